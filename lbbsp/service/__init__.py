@@ -1,0 +1,1 @@
+"""Serving: the manager's process."""

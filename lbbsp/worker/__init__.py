@@ -1,0 +1,1 @@
+"""Inside a training process: everything that every adapter shares; imports no framework."""
