@@ -1,0 +1,1 @@
+"""PyTorch: balance(model, loader)."""

@@ -1,0 +1,1 @@
+"""The demonstration: real workers on real digits."""

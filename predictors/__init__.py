@@ -1,0 +1,1 @@
+"""Predictors of worker speed: one file each, one registry."""
