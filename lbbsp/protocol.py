@@ -105,3 +105,20 @@ ToWorker = Welcome | Refused | Unknown | Plan
 encode = msgspec.msgpack.Encoder().encode
 decode_to_manager = msgspec.msgpack.Decoder(ToManager).decode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode
+
+
+class EmbeddedOrders(msgspec.Struct, frozen=True, kw_only=True):
+    """Rank 0 to the manager that it starts, one line of JSON on its standard input."""
+
+    parent: int
+    """Process id; the manager ends when this is its parent no longer."""
+    server_secret: str
+    """CURVE, Z85 text."""
+    clients: tuple[str, ...]
+    """Public keys of those who may connect."""
+
+
+class EmbeddedReady(msgspec.Struct, frozen=True, kw_only=True):
+    """The embedded manager's answer, one line of JSON on its standard output."""
+
+    address: str

@@ -1,0 +1,5 @@
+"""`lbbsp doctor`."""
+
+
+def command() -> None:
+    """Check what a job needs here."""

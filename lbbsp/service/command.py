@@ -1,0 +1,72 @@
+"""`lbbsp manager`: reads what was asked for, configures logging, serves, ends with one line.
+
+An embedded manager gets its keys and its parent's id on standard input and answers with its address.
+"""
+
+import logging
+import os
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+
+from lbbsp.core.manager import BatchSizeManager, JobSpec
+from lbbsp.protocol import EmbeddedOrders, EmbeddedReady
+from lbbsp.service.daemon import Daemon
+from lbbsp.service.job import MakeSizer
+from lbbsp.service.options import ManagerOptions, ServerKeys
+from lbbsp.service.table import JobTable
+
+log = logging.getLogger("lbbsp.manager")
+
+
+def command(
+    bind: Annotated[
+        str, typer.Option(help="Where to listen; port 0 finds a free one.")
+    ] = "tcp://127.0.0.1:5551",
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve a network without keys.")] = False,
+    predictor: Annotated[str, typer.Option(help="What forecasts speeds.")] = "ema",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    embedded: Annotated[bool, typer.Option("--embedded", hidden=True)] = False,
+) -> None:
+    """Serve jobs: reports in, batch sizes out. Ends on SIGTERM."""
+    _configure_logging(log_level, embedded)
+    options = _embedded_options(bind) if embedded else ManagerOptions(bind=bind, insecure=insecure)
+    options.check()
+    daemon = Daemon(options, JobTable(_maker(predictor)))
+    try:
+        _announce(daemon.address, embedded)
+        log.info("stopped by %s", daemon.run())
+    finally:
+        daemon.close()
+
+
+def _maker(predictor: str) -> MakeSizer:
+    def make(spec: JobSpec, observe_only: bool) -> BatchSizeManager:
+        return BatchSizeManager(spec, predictor, observe_only=observe_only)
+
+    return make
+
+
+def _configure_logging(level: str, embedded: bool) -> None:
+    who = "lbbsp manager (embedded)" if embedded else "lbbsp manager"
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format=f"%(asctime)s {who} %(levelname)s %(message)s"
+    )
+
+
+def _embedded_options(bind: str) -> ManagerOptions:
+    """Rank 0 is usually pinned to a core; we may use all that this machine lets us."""
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=EmbeddedOrders)
+    keys = ServerKeys(server_secret=orders.server_secret, allowed=frozenset(orders.clients))
+    return ManagerOptions(bind=bind, keys=keys, parent=orders.parent)
+
+
+def _announce(address: str, embedded: bool) -> None:
+    if embedded:
+        sys.stdout.buffer.write(msgspec.json.encode(EmbeddedReady(address=address)) + b"\n")
+        sys.stdout.flush()
+    else:
+        log.info("listening on %s", address)

@@ -1,0 +1,151 @@
+"""The manager's process: one ROUTER, one poll loop, no threads of ours.
+
+Carries frames between peers and the table of jobs, looks at the jobs once a second, ends on SIGTERM or when
+its parent is gone. Decides nothing itself. Times in seconds.
+"""
+
+import logging
+import math
+import os
+import signal
+import socket as sockets
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import zmq
+
+from lbbsp.protocol import encode
+from lbbsp.service.options import ManagerOptions
+from lbbsp.service.table import JobTable
+from lbbsp.service.watch import Watch
+from lbbsp.service.zap import Doorman
+
+log = logging.getLogger(__name__)
+
+MAX_FRAME_BYTES = 65_536
+QUEUE_MESSAGES = 1_000
+BATCH = 256
+"""Frames taken before signals and the clock are looked at again."""
+TICK_S = 1.0
+PARENT_TICK_S = 0.2
+HEARTBEAT_MS, LOST_AFTER_MS = 2_000, 10_000
+
+
+class Daemon:
+    """Bound when made, serves in run().
+
+    Args:
+        options: where to listen and for whom.
+        table: the jobs.
+        clock: seconds, monotonic.
+
+    Raises:
+        ServiceError: the address can't be bound.
+    """
+
+    def __init__(
+        self, options: ManagerOptions, table: JobTable, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._table = table
+        self._watch = Watch(table)
+        self._clock = clock
+        self._parent = options.parent
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._doorman = None if options.keys is None else Doorman(self._context, options.keys.allowed)
+        self._router = self._context.socket(zmq.ROUTER)
+        self._stopped_by: str | None = None
+        self._wake, self._waker = sockets.socketpair()
+        _configure(self._router, options)
+        try:
+            options.bind_to(self._router)
+        except BaseException:
+            self.close()
+            raise
+        self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def run(self) -> str:
+        """Serve until a signal or the parent's end; returns which."""
+        self._install_signals()
+        poller = self._poller()
+        tick_s = TICK_S if self._parent is None else PARENT_TICK_S
+        tick_due_s = self._clock()
+        while self._stopped_by is None:
+            ready = dict(poller.poll(math.ceil(1e3 * max(0.0, tick_due_s - self._clock()))))
+            if self._doorman is not None and self._doorman.socket in ready:
+                self._doorman.answer()
+            self._serve()
+            now_s = self._clock()
+            if now_s >= tick_due_s:
+                tick_due_s = now_s + tick_s
+                self._look(now_s)
+        return self._stopped_by
+
+    def stop(self, why: str) -> None:
+        """Make run() return soon; safe in a signal handler."""
+        self._stopped_by = why
+        self._waker.send(b"x")
+
+    def close(self) -> None:
+        """Free the port."""
+        self._wake.close()
+        self._waker.close()
+        self._context.destroy(linger=0)
+
+    def _serve(self) -> None:
+        for _ in range(BATCH):
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._take(frames)
+
+    def _take(self, frames: list[bytes]) -> None:
+        if len(frames) != 2:
+            self._table.rejections.add("", "malformed", f"{len(frames) - 1} frames came, one was wanted")
+            return
+        try:
+            replies = self._table.handle(frames[0], frames[1], self._clock())
+        except Exception as error:  # one job's fault must not end the others; counted, logged with its trace
+            log.debug("while handling a message", exc_info=True)
+            self._table.rejections.add("", f"internal {type(error).__name__}", str(error))
+            return
+        for peer, message in replies:
+            self._router.send_multipart((peer, encode(message)), zmq.NOBLOCK)
+
+    def _look(self, now_s: float) -> None:
+        self._watch.look(now_s)
+        if self._parent is not None and os.getppid() != self._parent:
+            self._stopped_by = "the end of its parent"
+
+    def _poller(self) -> zmq.Poller:
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._wake, zmq.POLLIN)
+        if self._doorman is not None:
+            poller.register(self._doorman.socket, zmq.POLLIN)
+        return poller
+
+    def _install_signals(self) -> None:
+        def on_signal(number: int, _: FrameType | None) -> None:
+            self.stop(signal.Signals(number).name)
+
+        signal.signal(signal.SIGTERM, on_signal)
+        signal.signal(signal.SIGINT, on_signal)
+
+
+def _configure(router: "zmq.Socket[bytes]", options: ManagerOptions) -> None:
+    settings = {
+        zmq.LINGER: 0,
+        zmq.SNDHWM: QUEUE_MESSAGES,
+        zmq.RCVHWM: QUEUE_MESSAGES,
+        zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
+        zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+        zmq.HEARTBEAT_TIMEOUT: LOST_AFTER_MS,
+        zmq.BACKLOG: 1_024,
+    }
+    for option, value in settings.items():
+        router.setsockopt(option, value)
+    if options.keys is not None:
+        router.curve_server = True
+        router.curve_secretkey = options.keys.server_secret.encode()

@@ -1,0 +1,132 @@
+"""A job by its id: the incarnation that runs, those that gather, and those that are over.
+
+No sockets; the manager's clock comes in as an argument, in seconds.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from lbbsp.core.manager import BatchSizeManager, JobSpec
+from lbbsp.errors import BoundsError
+from lbbsp.protocol import Hello, Refused, ToWorker, Welcome
+from lbbsp.service.agreement import job_spec
+from lbbsp.service.live import Live
+from lbbsp.service.roster import Roster
+
+log = logging.getLogger(__name__)
+
+Reply = tuple[bytes, ToWorker]
+MakeSizer = Callable[[JobSpec, bool], BatchSizeManager]
+"""A sizing core from what the job is and whether it only observes."""
+
+MAX_GATHERING = 4
+"""Incarnations of one job that may gather hellos at once; the oldest gives way."""
+MAX_PAST = 16
+
+
+class Job:
+    """All that is known of one job id."""
+
+    def __init__(self, name: str, make_sizer: MakeSizer, now_s: float) -> None:
+        self.name = name
+        self.live: Live | None = None
+        self.heard_s = now_s
+        self._make_sizer = make_sizer
+        self._rosters: dict[str, Roster] = {}
+        self._past: deque[str] = deque(maxlen=MAX_PAST)
+
+    def roster(self, incarnation: str) -> Roster | None:
+        """The hellos of an incarnation that runs or gathers; None for any other."""
+        return self._rosters.get(incarnation)
+
+    def running(self, incarnation: str) -> Live | None:
+        """The incarnation, where it is the one that runs."""
+        live = self.live
+        return live if live is not None and live.hello.incarnation == incarnation else None
+
+    def hello(self, hello: Hello, peer: bytes, now_s: float) -> list[Reply]:
+        """Take a sound hello; replies to this peer, and to others whose standing it changes."""
+        if hello.incarnation in self._past:
+            return [
+                (peer, refusal(hello, "this incarnation was replaced by a newer one: start the rank again"))
+            ]
+        self.heard_s = now_s
+        roster = self._gather(hello.incarnation)
+        changed = roster.add(hello, peer)
+        touched = sorted(roster.hellos) if hello.rank == 0 and changed else [hello.rank]
+        replies = [_verdict(roster, rank, changed) for rank in touched]
+        if changed and roster.complete:
+            replies += self._start(roster, now_s)
+        return replies
+
+    def bye(self, incarnation: str, rank: int) -> bool:
+        """A rank has ended; True when nothing is left of the job."""
+        live = self.running(incarnation)
+        if live is not None and live.bye(rank):
+            self._retire(incarnation)
+        elif live is None:
+            roster = self._rosters[incarnation]
+            roster.remove(rank)
+            if not roster.hellos:
+                del self._rosters[incarnation]
+        return not self._rosters
+
+    def _gather(self, incarnation: str) -> Roster:
+        roster = self._rosters.get(incarnation)
+        if roster is None:
+            roster = self._rosters[incarnation] = Roster()
+            waiting = [name for name in self._rosters if not self.running(name)]
+            if len(waiting) > MAX_GATHERING:
+                del self._rosters[waiting[0]]
+        return roster
+
+    def _start(self, roster: Roster, now_s: float) -> list[Reply]:
+        rank_0 = roster.hellos[0]
+        try:
+            spec = job_spec(roster.hellos)
+        except BoundsError as error:
+            log.error("job %r refused: %s", self.name, error)
+            return [(roster.peers[rank], refusal(hello, str(error))) for rank, hello in roster.hellos.items()]
+        sizer = self._make_sizer(spec, rank_0.mode == "observe")
+        earlier, self.live = self.live, None
+        if earlier is not None:
+            sizer.inherit(earlier.sizer)
+            if earlier.hello.incarnation != rank_0.incarnation:
+                self._retire(earlier.hello.incarnation)
+        self.live = Live(roster, sizer, now_s)
+        log.info("job %r starts: %s", self.name, _describe(rank_0, spec))
+        return []
+
+    def _retire(self, incarnation: str) -> None:
+        del self._rosters[incarnation]
+        self._past.append(incarnation)
+        if self.running(incarnation):
+            self.live = None
+
+
+def refusal(hello: Hello, reason: str) -> Refused:
+    """The answer to a hello that can't be met."""
+    return Refused(job=hello.job, incarnation=hello.incarnation, reason=reason)
+
+
+def _verdict(roster: Roster, rank: int, changed: bool) -> Reply:
+    hello = roster.hellos[rank]
+    reason = roster.judge(rank)
+    if reason is not None:
+        log.log(
+            logging.ERROR if changed else logging.DEBUG,
+            "job %r: rank %d refused: %s",
+            hello.job,
+            rank,
+            reason,
+        )
+        return roster.peers[rank], refusal(hello, reason)
+    return roster.peers[rank], Welcome(job=hello.job, incarnation=hello.incarnation, rank=rank)
+
+
+def _describe(hello: Hello, spec: JobSpec) -> str:
+    return (
+        f"incarnation {hello.incarnation!r}, {hello.world_size} ranks, global batch {hello.global_batch}, "
+        f"granularity {hello.granularity}, lookahead {spec.lookahead}, mode {hello.mode}"
+    )

@@ -1,0 +1,91 @@
+"""One running incarnation of a job: reports in, plans out, and who has fallen silent.
+
+No sockets; times by the manager's clock come in as arguments, in seconds.
+"""
+
+import math
+
+from lbbsp.core.manager import BatchSizeManager, JobStats, PlanMade, RejectedReport
+from lbbsp.protocol import Hello, Plan, Report
+from lbbsp.service.roster import Roster
+from lbbsp.service.silence import Silence
+
+
+class Live:
+    """A job with all its ranks there.
+
+    Args:
+        roster: complete; its peers are looked up there, since a rank may come back through another one.
+        sizer: decides the sizes.
+        now_s: the manager's clock.
+    """
+
+    def __init__(self, roster: Roster, sizer: BatchSizeManager, now_s: float) -> None:
+        self.hello: Hello = roster.hellos[0]
+        self.sizer = sizer
+        self.silence = Silence(self.hello.world_size, now_s)
+        self.started_s = now_s
+        self.newest_iteration = -1
+        self._roster = roster
+        self._columns = {
+            rank: _columns(self.hello.sensors, hello.sensors)
+            for rank, hello in roster.hellos.items()
+            if hello.sensors != self.hello.sensors
+        }
+
+    def stats(self) -> JobStats:
+        """Of the sizing core."""
+        return self.sizer.stats()
+
+    def report(self, report: Report, now_s: float) -> Plan | None:
+        """Take one report of a rank that is known; a plan where it completes an iteration.
+
+        Raises:
+            RejectedReport: it is stale, a duplicate or absurd; nothing changed.
+        """
+        made = self.sizer.report(
+            report.rank,
+            report.iteration,
+            report.samples,
+            report.own_time_s,
+            draws=report.draws,
+            wait_s=report.wait_s,
+            settled=report.settled,
+            sensors=self._readings(report),
+        )
+        self.silence.heard(report.rank, report.iteration, now_s)
+        self.newest_iteration = max(self.newest_iteration, report.iteration)
+        return None if made is None else self._plan(made)
+
+    def bye(self, rank: int) -> bool:
+        """This rank has ended; True when all have."""
+        self.silence.left[rank] = True
+        return bool(self.silence.left.all())
+
+    def _plan(self, made: PlanMade) -> Plan:
+        return Plan(
+            job=self.hello.job,
+            incarnation=self.hello.incarnation,
+            version=made.version,
+            based_on_iteration=made.based_on_iteration,
+            sizes=tuple(made.sizes.tolist()),
+        )
+
+    def _readings(self, report: Report) -> tuple[float, ...]:
+        """In rank 0's order of sensors; NaN for what this rank does not have."""
+        wanted = len(self.hello.sensors)
+        columns = self._columns.get(report.rank)
+        if columns is None:
+            columns = tuple(range(wanted)) if len(report.sensors) != wanted else None
+        if columns is None:
+            return report.sensors
+        has = len(report.sensors)
+        return tuple(report.sensors[c] if 0 <= c < has else math.nan for c in columns)
+
+
+def _columns(wanted: tuple[str, ...], given: tuple[str, ...]) -> tuple[int, ...]:
+    place = {name: column for column, name in enumerate(given)}
+    return tuple(place.get(name, -1) for name in wanted)
+
+
+__all__ = ["Live", "RejectedReport"]

@@ -1,0 +1,137 @@
+"""All jobs of a manager: frames in, replies out. What is malformed or foreign is counted and changes nothing.
+
+No sockets; the manager's clock comes in as an argument, in seconds. A peer is the id that the ROUTER gives to
+a connection; a rank is heard only through the peer that said hello for it.
+"""
+
+import logging
+
+import msgspec
+
+from lbbsp.core.manager import RejectedReport
+from lbbsp.protocol import Bye, Hello, Refused, Report, Unknown, decode_to_manager
+from lbbsp.service.agreement import unsound
+from lbbsp.service.job import Job, MakeSizer, Reply, refusal
+from lbbsp.service.rejections import Rejections
+
+log = logging.getLogger(__name__)
+
+MAX_JOBS = 1_000
+MAX_PEERS_REMINDED = 4_096
+REMIND_EVERY_S = 0.2
+FORGET_AFTER_S = 3_600.0
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """What can be read of a hello that this version can't take."""
+
+    type: str
+    job: str
+    incarnation: str
+    protocol: int = 0
+
+
+_read_envelope = msgspec.msgpack.Decoder(Envelope).decode
+
+
+class JobTable:
+    """Jobs by id.
+
+    Args:
+        make_sizer: makes the sizing core of a job that starts.
+    """
+
+    def __init__(self, make_sizer: MakeSizer) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.rejections = Rejections()
+        self._make_sizer = make_sizer
+        self._reminded_s: dict[bytes, float] = {}
+
+    def handle(self, peer: bytes, frame: bytes, now_s: float) -> list[Reply]:
+        """Take one frame of a peer; returns the replies to send."""
+        try:
+            message = decode_to_manager(frame)
+        except msgspec.MsgspecError as error:
+            return self._unreadable(peer, frame, str(error))
+        match message:
+            case Report():
+                return self._report(peer, message, now_s)
+            case Hello():
+                return self._hello(peer, message, now_s)
+            case Bye():
+                return self._bye(peer, message)
+
+    def forget_vanished(self, now_s: float) -> None:
+        """Drop jobs that nobody has spoken for in an hour."""
+        for name in [n for n, job in self.jobs.items() if now_s - job.heard_s > FORGET_AFTER_S]:
+            log.info("job %r is forgotten: nobody spoke for it in %.0f s", name, FORGET_AFTER_S)
+            self._end(name)
+
+    def _report(self, peer: bytes, report: Report, now_s: float) -> list[Reply]:
+        job = self.jobs.get(report.job)
+        roster = None if job is None else job.roster(report.incarnation)
+        if job is None or roster is None:
+            self.rejections.add(report.job, "unknown incarnation", f"incarnation {report.incarnation!r}")
+            return self._remind(peer, report, now_s)
+        if roster.peers.get(report.rank) != peer:
+            self.rejections.add(report.job, "no hello", f"rank {report.rank} has not said hello from there")
+            return self._remind(peer, report, now_s)
+        live = job.running(report.incarnation)
+        if live is None:
+            self.rejections.add(report.job, "early", f"rank {report.rank} reports before all ranks are there")
+            return []
+        job.heard_s = now_s
+        try:
+            plan = live.report(report, now_s)
+        except RejectedReport as error:
+            self.rejections.add(report.job, str(error.kind), str(error))
+            return []
+        return [] if plan is None else [(roster.peers[0], plan)]
+
+    def _hello(self, peer: bytes, hello: Hello, now_s: float) -> list[Reply]:
+        reason = unsound(hello)
+        if reason is None and hello.job not in self.jobs and len(self.jobs) >= MAX_JOBS:
+            reason = f"this manager has {MAX_JOBS} jobs, its limit: use another manager"
+        if reason is not None:
+            self.rejections.add(hello.job, "unsound hello", reason)
+            return [(peer, refusal(hello, reason))]
+        job = self.jobs.get(hello.job)
+        if job is None:
+            job = self.jobs[hello.job] = Job(hello.job, self._make_sizer, now_s)
+        return job.hello(hello, peer, now_s)
+
+    def _bye(self, peer: bytes, bye: Bye) -> list[Reply]:
+        job = self.jobs.get(bye.job)
+        roster = None if job is None else job.roster(bye.incarnation)
+        if job is None or roster is None or roster.peers.get(bye.rank) != peer:
+            self.rejections.add(bye.job, "no hello", f"bye of rank {bye.rank} that is not known from there")
+        elif job.bye(bye.incarnation, bye.rank):
+            log.info("job %r has ended", bye.job)
+            self._end(bye.job)
+        return []
+
+    def _end(self, name: str) -> None:
+        del self.jobs[name]
+        self.rejections.forget(name)
+
+    def _remind(self, peer: bytes, report: Report, now_s: float) -> list[Reply]:
+        """Ask for a hello, each peer a few times a second at most."""
+        if now_s - self._reminded_s.get(peer, -REMIND_EVERY_S) < REMIND_EVERY_S:
+            return []
+        if len(self._reminded_s) >= MAX_PEERS_REMINDED:
+            self._reminded_s.clear()
+        self._reminded_s[peer] = now_s
+        return [(peer, Unknown(job=report.job, incarnation=report.incarnation))]
+
+    def _unreadable(self, peer: bytes, frame: bytes, why: str) -> list[Reply]:
+        """Count it; whoever says a hello that we can't read is told so."""
+        try:
+            envelope = _read_envelope(frame)
+        except msgspec.MsgspecError:
+            self.rejections.add("", "malformed", why)
+            return []
+        self.rejections.add(envelope.job[:256], "malformed", why)
+        if envelope.type != "hello":
+            return []
+        reason = f"the hello can't be read ({why}); it speaks protocol {envelope.protocol}"
+        return [(peer, Refused(job=envelope.job, incarnation=envelope.incarnation, reason=reason))]

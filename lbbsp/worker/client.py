@@ -1,0 +1,223 @@
+"""A worker's line to the manager: report() and plan(), which never block and never raise into a loop.
+
+Has no thread of its own: one thread at a time calls it. Knows nothing of training or of what a plan is used
+for. While the manager is away reports are dropped, not queued: old news would only delay new. Times in
+seconds.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+import zmq
+
+from lbbsp.protocol import (
+    Bye,
+    Hello,
+    Message,
+    Plan,
+    Refused,
+    Report,
+    ToWorker,
+    Unknown,
+    Welcome,
+    decode_to_worker,
+    encode,
+)
+from lbbsp.worker.line import CurveKeys, events, open_line, wait_readable
+
+__all__ = ["Client", "CurveKeys"]
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 2.0
+"""How long the manager may take to answer at first before it counts as away."""
+HELLO_EVERY_S = (0.2, 5.0)
+"""An unanswered hello is said again after the first, doubling up to the second."""
+
+
+class Client:
+    """Speaks for one rank.
+
+    Args:
+        address: of the manager, as `tcp://host:port`.
+        hello: what this rank says of itself, at start and whenever the manager asks.
+        curve: keys, where the manager demands them.
+        clock: seconds, monotonic.
+
+    Raises:
+        ConfigError: the address is none that ZeroMQ can connect to.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        hello: Hello,
+        *,
+        curve: CurveKeys | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.address = address
+        self.refused: str | None = None
+        """Why the manager won't have us; None while it would."""
+        self.dropped = 0
+        """Reports that could not be sent."""
+        self.ignored = 0
+        """Messages from the manager that were not for us, or not sound."""
+        self._context, self.socket = open_line(address, curve)
+        self._clock = clock
+        self._up = False
+        self._said_away = False
+        self._away_since_s = clock()
+        self._begin(hello)
+
+    def _begin(self, hello: Hello) -> None:
+        self._hello = hello
+        self._plan: Plan | None = None
+        self._newest_reported = -1
+        self._forget_welcome()
+
+    def _forget_welcome(self) -> None:
+        self._welcomed = False
+        self._greeted = False
+        self._hello_due_s = self._clock()
+        self._hello_pause_s = HELLO_EVERY_S[0]
+        self.refused = None
+
+    @property
+    def away(self) -> bool:
+        """True while no manager has welcomed us: a plan can't come."""
+        return not self._welcomed
+
+    def plan(self) -> Plan | None:
+        """The newest plan of this incarnation (rank 0 alone gets any). The caller checks sum and bounds."""
+        return self._plan
+
+    def hello_again(self, hello: Hello) -> None:
+        """Speak for another incarnation from now on, after a resume say; earlier plans no longer count."""
+        self._begin(hello)
+        self.pump()
+
+    def report(self, report: Report) -> None:
+        """Send one report and take what has come in. Never blocks or raises; unsent reports are counted."""
+        self.pump()
+        self._newest_reported = max(self._newest_reported, report.iteration)
+        if not (self._up and self._greeted and self.refused is None and self._send(report)):
+            self.dropped += 1
+
+    def pump(self, timeout_s: float = 0.0) -> None:
+        """Take what has come in, waiting up to timeout_s for it; say hello where it is due."""
+        try:
+            self._watch_line()
+            if timeout_s > 0 and wait_readable(self.socket, timeout_s):
+                self._watch_line()
+            self._receive()
+            self._greet()
+        except zmq.ZMQError as error:
+            self._lose(str(error))
+
+    def close(self) -> None:
+        """Say bye and hang up, at most 0.1 s."""
+        if self.socket.closed:
+            return
+        if self._up and self._greeted:
+            self._send(Bye(job=self._hello.job, incarnation=self._hello.incarnation, rank=self._hello.rank))
+        self.socket.close(linger=100)
+        self._context.term()
+
+    def _watch_line(self) -> None:
+        up = bool(events(self.socket) & zmq.POLLOUT)
+        if up != self._up:
+            self._up = up
+            if not up:
+                self._lose("the connection is lost")
+            self._forget_welcome()
+        waited_s = self._clock() - self._away_since_s
+        if not self._welcomed and self.refused is None and waited_s > PATIENCE_S:
+            self._say_away(f"no answer for {waited_s:.0f} s")
+
+    def _lose(self, why: str) -> None:
+        if self._welcomed:
+            self._away_since_s = self._clock()
+            self._say_away(why)
+        self._welcomed = self._greeted = False
+
+    def _greet(self) -> None:
+        now_s = self._clock()
+        if not self._up or self._welcomed or self.refused is not None or now_s < self._hello_due_s:
+            return
+        self._greeted = self._send(self._hello) or self._greeted
+        self._hello_due_s = now_s + self._hello_pause_s
+        self._hello_pause_s = min(2 * self._hello_pause_s, HELLO_EVERY_S[1])
+
+    def _send(self, message: Message) -> bool:
+        try:
+            self.socket.send(encode(message), zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        except TypeError as error:
+            log.warning("rank %d sent nothing: %s", self._hello.rank, error)
+            return False
+        return True
+
+    def _receive(self) -> None:
+        while events(self.socket) & zmq.POLLIN:
+            frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            try:
+                message = decode_to_worker(frames[-1])
+            except msgspec.MsgspecError:
+                self.ignored += 1
+                continue
+            self._take(message)
+
+    def _take(self, message: ToWorker) -> None:
+        if (message.job, message.incarnation) != (self._hello.job, self._hello.incarnation):
+            self.ignored += 1
+            return
+        match message:
+            case Plan():
+                self._take_plan(message)
+            case Welcome():
+                self._take_welcome()
+            case Refused(reason=reason):
+                self._take_refusal(reason)
+            case Unknown() if self._welcomed:
+                self._away_since_s = self._clock()
+                self._welcomed = self._greeted = False
+
+    def _take_plan(self, plan: Plan) -> None:
+        """Newer by the iteration first: a restarted manager counts its versions from 0 again."""
+        known = self._plan
+        newer = known is None or (plan.based_on_iteration, plan.version) > (
+            known.based_on_iteration,
+            known.version,
+        )
+        if newer and plan.based_on_iteration <= self._newest_reported:
+            self._plan = plan
+        else:
+            self.ignored += 1
+
+    def _take_welcome(self) -> None:
+        self.refused = None
+        self._welcomed = True
+        self._hello_pause_s = HELLO_EVERY_S[0]
+        if self._said_away:
+            away_s = self._clock() - self._away_since_s
+            self._say("manager %s is back after %.1f s", self.address, away_s)
+        self._said_away = False
+
+    def _take_refusal(self, reason: str) -> None:
+        self._welcomed = False
+        if reason != self.refused:
+            log.error("rank %d: manager %s refused: %s", self._hello.rank, self.address, reason)
+        self.refused = reason
+
+    def _say_away(self, why: str) -> None:
+        if not self._said_away:
+            self._said_away = True
+            self._say("manager %s is away (%s); training goes on with the sizes it has", self.address, why)
+
+    def _say(self, text: str, *values: object) -> None:
+        """Loud at rank 0 only: one line a job is enough."""
+        log.log(logging.WARNING if self._hello.rank == 0 else logging.INFO, text, *values)
