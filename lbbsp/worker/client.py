@@ -91,7 +91,10 @@ class Client:
         return not self._welcomed
 
     def plan(self) -> Plan | None:
-        """The newest plan of this incarnation (rank 0 alone gets any). The caller checks sum and bounds."""
+        """The newest plan of this incarnation (rank 0 alone gets any). The caller checks sum and bounds.
+
+        Its version rises with each new plan, across restarts of the manager too.
+        """
         return self._plan
 
     def hello_again(self, hello: Hello) -> None:
@@ -187,14 +190,15 @@ class Client:
                 self._welcomed = self._greeted = False
 
     def _take_plan(self, plan: Plan) -> None:
-        """Newer by the iteration first: a restarted manager counts its versions from 0 again."""
+        """Newer by the iteration, since a restarted manager counts its versions anew; ours go on."""
         known = self._plan
-        newer = known is None or (plan.based_on_iteration, plan.version) > (
-            known.based_on_iteration,
-            known.version,
-        )
-        if newer and plan.based_on_iteration <= self._newest_reported:
+        if plan.based_on_iteration > self._newest_reported:
+            self.ignored += 1
+        elif known is None:
             self._plan = plan
+        elif (plan.based_on_iteration, plan.version) > (known.based_on_iteration, known.version):
+            version = max(plan.version, known.version + 1)
+            self._plan = msgspec.structs.replace(plan, version=version)
         else:
             self.ignored += 1
 
