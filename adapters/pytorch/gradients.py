@@ -1,0 +1,153 @@
+"""Weights gradients and watches reductions of DistributedDataParallel models, without a communication hook.
+
+A hook before each parameter's gradient is accumulated multiplies it with the weight W n / X' of the rank's
+samples (n of X' in this iteration, W ranks), so that DDP's plain mean is the mean over the global batch in every
+pattern of accumulation; weight 0 writes exact zeros. Callbacks of the autograd engine tell when the last gradient
+is ready (the buckets are launched, nobody has waited) and when the reduction has ended.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+from torch.nn.parallel import DistributedDataParallel
+
+from lbbsp.errors import UnsupportedError
+
+Tensors = tuple[torch.Tensor, ...]
+queue_callback: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
+
+
+class Model:
+    """One DDP model. Armed as DDP is: by a forward with gradients that synchronises, until its reduction is done."""
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self.ddp = ddp
+        self.armed = False
+        self.seen = False
+        """A gradient of its own was accumulated in this backward pass."""
+
+
+class Gradients:
+    """Hooks on the models of one job.
+
+    Args:
+        ddps: the models; all use the same ranks.
+        stamp: the time of a gradient, cheap enough to be taken at each; None where it is not (CUDA).
+        ready: called once a backward pass that reduces, with the stamp of its last gradient.
+        reduced: called when that reduction has ended.
+        waiting: called with True before and with False after a collective inside forward.
+    """
+
+    def __init__(
+        self,
+        ddps: list[DistributedDataParallel],
+        stamp: Callable[[], Any] | None,
+        ready: Callable[[Any], None],
+        reduced: Callable[[], None],
+        waiting: Callable[[bool], None],
+    ) -> None:
+        self.weight = 1.0
+        """W n / X' of the batch under way."""
+        self.fault: Exception | None = None
+        """What went wrong in a callback: raised inside, it would cancel DDP's own; the next draw raises it."""
+        self._stamp, self._ready, self._reduced, self._waiting = stamp, ready, reduced, waiting
+        self._last: Any = None
+        self._pending = False
+        self._handles: list[Any] = []
+        self._nodes: list[Any] = []
+        self._models = [Model(ddp) for ddp in ddps]
+        for model in self._models:
+            self._hook_forward(model)
+            for parameter in model.ddp.module.parameters():
+                if parameter.requires_grad:
+                    self._hook_parameter(model, parameter)
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._nodes.clear()
+
+    def _hook_forward(self, model: Model) -> None:
+        ddp = model.ddp
+        self._handles.append(ddp.register_forward_pre_hook(lambda module, args: self._before_forward(model)))
+        self._handles.append(ddp.register_forward_hook(lambda module, args, output: self._after_forward(output)))
+        if ddp.broadcast_buffers and any(True for _ in ddp.module.buffers()):
+            before, after = (lambda *_: self._waiting(True)), (lambda *_: self._waiting(False))
+            self._handles.append(ddp.register_forward_pre_hook(before))
+            self._handles.append(ddp.module.register_forward_pre_hook(after))
+
+    def _before_forward(self, model: Model) -> None:
+        if model.ddp._join_config.enable:
+            raise UnsupportedError(
+                "the loop runs under Join, which is for uneven numbers of iterations: with balance() all ranks "
+                "have the same number; take Join away"
+            )
+        self._pending = False
+        if torch.is_grad_enabled() and model.ddp.require_backward_grad_sync:
+            model.armed = True
+
+    def _after_forward(self, output: Any) -> None:
+        """The gradient of an output is the first event of a backward pass, in its outermost graph task."""
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(self._begin)  # type: ignore[no-untyped-call]
+
+    def _hook_parameter(self, model: Model, parameter: torch.nn.Parameter) -> None:
+        with torch.enable_grad():
+            node: Any = parameter.view_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+
+        def before(gradients: Tensors) -> Tensors | None:
+            model.seen = True
+            self._begin()
+            if self._stamp is not None:
+                self._last = self._stamp()
+            weight = self.weight
+            if weight == 1.0:
+                return None
+            if weight == 0.0:
+                return tuple(torch.zeros_like(gradient) for gradient in gradients)
+            return tuple(gradient * weight for gradient in gradients)
+
+        self._nodes.append(node)
+        self._handles.append(node.register_prehook(before))
+
+    def _begin(self, gradient: Any = None) -> None:
+        """The first event of a backward pass queues the callback of its end."""
+        if not self._pending:
+            self._pending = True
+            queue_callback(self._end)
+
+    def _end(self) -> None:
+        """The gradients of this backward pass are done; DDP has not waited for its reduction yet."""
+        self._pending = False
+        reducing = [model for model in self._models if model.armed and model.seen]
+        for model in self._models:
+            model.seen = False
+        if reducing:
+            for model in reducing:
+                model.armed = False
+            self._call(lambda: self._ready(self._last))
+            queue_callback(lambda: self._call(self._reduced))
+
+    def _call(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except Exception as fault:  # kept, and raised at the next draw
+            self.fault = self.fault or fault
+
+
+def _tensors(output: Any) -> list[torch.Tensor]:
+    """The tensors in a model's output."""
+    if isinstance(output, torch.Tensor):
+        return [output]
+    if isinstance(output, dict):
+        return [tensor for value in output.values() for tensor in _tensors(value)]
+    if isinstance(output, list | tuple):
+        return [tensor for value in output for tensor in _tensors(value)]
+    if hasattr(output, "__dataclass_fields__"):
+        return [tensor for name in output.__dataclass_fields__ for tensor in _tensors(getattr(output, name))]
+    return []

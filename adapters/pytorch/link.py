@@ -1,0 +1,80 @@
+"""The job's own CPU control groups: one for the plan's broadcasts, one for the training thread's small sums.
+
+Both are gloo groups over the ranks of the model's process group, with its timeout. Knows nothing of plans.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from lbbsp.worker.vector import HEADER, IntArray
+
+
+class Control:
+    """Gathers, sums and broadcasts among the ranks of one model.
+
+    Args:
+        process_group: the model's own.
+    """
+
+    def __init__(self, process_group: dist.ProcessGroup) -> None:
+        self.ranks = dist.get_process_group_ranks(process_group)
+        self.rank = dist.get_rank(process_group)
+        self.world_size = len(self.ranks)
+        timeout = _timeout(process_group)
+        self._plans = _cpu_group(self.ranks, timeout)
+        self._sums = _cpu_group(self.ranks, timeout)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in order of rank; all ranks must call."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self._sums)
+        return values
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks of a CPU tensor, in place; all ranks must call."""
+        dist.all_reduce(values, group=self._sums)
+        return values
+
+    def send(self, payload: IntArray) -> None:
+        """Rank 0: broadcast a plan's payload."""
+        self._broadcast(torch.from_numpy(payload)).wait()
+
+    def receive(self) -> Callable[[], IntArray]:
+        """Others: post the receive of the next payload; what is returned waits for it."""
+        payload = torch.empty(HEADER + self.world_size, dtype=torch.int64)
+        work = self._broadcast(payload)
+
+        def wait() -> IntArray:
+            work.wait()
+            array: IntArray = np.asarray(payload.numpy())
+            return array
+
+        return wait
+
+    def _broadcast(self, payload: torch.Tensor) -> dist.Work:
+        """By the group itself: it still works when the program has destroyed torch's registry of groups."""
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        return self._plans.broadcast([payload], options)
+
+
+def _cpu_group(ranks: list[int], timeout: timedelta) -> dist.ProcessGroup:
+    group = dist.new_group(ranks, timeout=timeout, backend="gloo", use_local_synchronization=True)
+    if not isinstance(group, dist.ProcessGroup):
+        raise RuntimeError(f"this process is none of the ranks {ranks} of the model's process group")
+    return group
+
+
+def _timeout(process_group: dist.ProcessGroup) -> timedelta:
+    """The timeout of the model's group, where torch tells it."""
+    for device in process_group._device_types:
+        options = getattr(process_group._get_backend(device), "options", None)
+        timeout = getattr(options, "_timeout", None)
+        if isinstance(timeout, timedelta):
+            return timeout
+    return dist.default_pg_timeout if hasattr(dist, "default_pg_timeout") else timedelta(minutes=30)

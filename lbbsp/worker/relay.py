@@ -1,0 +1,301 @@
+"""How plans travel within the job: rank 0 relays the manager's plans, the others receive.
+
+Exactly one broadcast follows each gradient reduction. Rank 0 sends it from a thread of its own as soon as the plan is
+there, or at its deadline (see pacing); its main thread is never needed. The others post their receive at their last
+gradient and wait for it at their next draw. Knows nothing of frameworks: the adapter brings the `Link`. Seconds.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import zmq
+
+from lbbsp.core.sizing import Bounds, fits
+from lbbsp.protocol import Hello, Plan, Report
+from lbbsp.worker.client import Client
+from lbbsp.worker.pacing import Pacing
+from lbbsp.worker.vector import IntArray, Place, Vector, pack, unpack
+
+log = logging.getLogger(__name__)
+
+IDLE_POLL_S = 0.5
+NAP_S = 1e-4
+HOLD_S = 5.0
+
+
+class Link(Protocol):
+    """The job's own CPU control group, as an adapter provides it."""
+
+    def send(self, payload: IntArray) -> None:
+        """Rank 0: broadcast; returns when the payload is on its way to all."""
+
+    def receive(self) -> Callable[[], IntArray]:
+        """Others: post the receive of the next broadcast; what is returned waits for it."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One gradient reduction as a rank saw it: its number, where its iterators were, what it reports."""
+
+    sequence: int
+    places: tuple[Place, ...]
+    at_s: float
+    report: Report | None = None
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Another incarnation begins."""
+
+    hello: Hello
+    bounds: Bounds
+
+
+class Channel(Protocol):
+    """The side of a rank, alike for rank 0 and the others."""
+
+    def reduction(self, event: Reduction) -> None:
+        """The last gradient is ready."""
+
+    def reduced(self) -> None:
+        """The newest reduction has ended."""
+
+    def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
+        """The sizes that follow the newest reduction, and where rank 0 was; waits for them.
+
+        With `sent`, nothing of ours is under way when it returns: loader workers may be forked, the group destroyed.
+        """
+
+    def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
+        """Begin another incarnation with these sizes; nothing of ours is under way."""
+
+    def close(self) -> None:
+        """Stop; nothing is sent any more."""
+
+
+class Receiver:
+    """Ranks other than 0: report from the training thread, receive what rank 0 sends."""
+
+    def __init__(self, client: Client, link: Link, start: Vector) -> None:
+        self._client = client
+        self._link = link
+        self._newest: tuple[Vector, tuple[Place, ...]] = (start, ())
+        self._posted: deque[Callable[[], IntArray]] = deque()
+
+    def reduction(self, event: Reduction) -> None:
+        """Report, then post the receive."""
+        if event.report is not None:
+            self._client.report(event.report)
+        self._posted.append(self._link.receive())
+
+    def reduced(self) -> None:
+        """Nothing to do here."""
+
+    def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
+        """Wait for all receives posted so far; the last one counts."""
+        while self._posted:
+            self._newest = unpack(self._posted.popleft()())
+        return self._newest
+
+    def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
+        """Say hello again."""
+        self._newest = (start, ())
+        self._client.hello_again(hello)
+
+    def close(self) -> None:
+        """Say bye to the manager."""
+        self._client.close()
+
+
+class Relay(threading.Thread):
+    """Rank 0: owns the client; turns each reduction into one broadcast."""
+
+    def __init__(self, client: Client, link: Link, start: Vector, bounds: Bounds, clock: Callable[[], float]) -> None:
+        super().__init__(name="lbbsp-relay", daemon=True)
+        self._client, self._link, self._clock = client, link, clock
+        self._bounds = bounds
+        self._inbox: deque[Reduction | Restart] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._changed = threading.Condition()
+        self._newest: tuple[Vector, tuple[Place, ...]] = (start, ())
+        self._fault: BaseException | None = None
+        self._reduced_s: float | None = None
+        self._wanted_s: float | None = None
+        self._tail_s = 0.0
+        self._sequence = self._sent_sequence = start.sequence
+        self._closing = False
+        self._holding = threading.Lock()
+        self._held = False
+        self.pacing = Pacing()
+        self.plans_taken = 0
+        self.plans_refused = 0
+
+    # --- the training thread's side
+
+    def reduction(self, event: Reduction) -> None:
+        """Hand the event to the relay's thread."""
+        self._sequence = event.sequence
+        self._reduced_s = self._wanted_s = None
+        self._inbox.append(event)
+        os.eventfd_write(self._wake, 1)
+
+    def reduced(self) -> None:
+        """Let the deadline be known."""
+        self._reduced_s = self._clock()
+        os.eventfd_write(self._wake, 1)
+
+    def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
+        """Wait until the relay has decided on the newest reduction, at most its grace."""
+        self._tail_s = usual_tail_s
+        if not self._done(sent):
+            self._wanted_s = self._clock()
+            os.eventfd_write(self._wake, 1)
+            with self._changed:
+                self._changed.wait_for(lambda: self._fault or self._done(sent))
+        if self._fault is not None:
+            raise self._fault
+        return self._newest
+
+    def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
+        """Let the relay's thread say hello again before it takes the next reduction."""
+        self._newest = (replace(start, sequence=self._sequence), ())
+        self._inbox.append(Restart(hello, bounds))
+        os.eventfd_write(self._wake, 1)
+
+    def hold(self) -> None:
+        """Keep the relay's thread out of our code while this process forks; gives up after 5 s."""
+        self._held = self.is_alive() and self._holding.acquire(timeout=HOLD_S)
+
+    def release(self) -> None:
+        """The fork is done."""
+        if self._held:
+            self._held = False
+            self._holding.release()
+
+    def _done(self, sent: bool) -> bool:
+        return (self._sent_sequence if sent else self._newest[0].sequence) == self._sequence
+
+    def close(self) -> None:
+        """Send what is owed, say bye, stop."""
+        self._closing = True
+        os.eventfd_write(self._wake, 1)
+        if self.is_alive():
+            self.join(timeout=5.0)
+
+    # --- the relay's thread
+
+    def run(self) -> None:
+        """Serve until closed; a broken control group ends it, and the next draw raises torch's own error."""
+        poller = zmq.Poller()
+        poller.register(self._wake, zmq.POLLIN)
+        poller.register(self._client.socket, zmq.POLLIN)
+        due: Reduction | None = None
+        try:
+            while not (self._closing and due is None and not self._inbox):
+                _wait(poller, self._timeout_s(due))
+                with self._holding:
+                    due = self._turn(due)
+        except Exception as fault:
+            log.debug("the control group failed", exc_info=True)
+            with self._changed:
+                self._fault = fault
+                self._changed.notify_all()
+        self._client.close()
+
+    def _turn(self, due: Reduction | None) -> Reduction | None:
+        """One turn of the loop: take in what came, send what is due."""
+        _drain(self._wake)
+        while self._inbox:
+            if due is not None:
+                self._send(due, None)
+                due = None
+            event = self._inbox.popleft()
+            if isinstance(event, Restart):
+                self._bounds = event.bounds
+                self._client.hello_again(event.hello)
+                continue
+            due = event
+            self.pacing.event(due.at_s)
+            if due.report is not None:
+                self._client.report(due.report)
+        self._client.pump()
+        if due is None:
+            return None
+        if self._reduced_s is not None:
+            self.pacing.reduced(self._reduced_s)
+        plan = self._fresh(due)
+        if plan is None and not self._hopeless(due) and self._timeout_s(due) > 0:
+            return due
+        self._send(due, plan)
+        return None
+
+    def _hopeless(self, due: Reduction) -> bool:
+        """No plan can come: nothing was reported, or nobody is there."""
+        return self._closing or due.report is None or self._client.away or self._client.refused is not None
+
+    def _fresh(self, due: Reduction) -> Plan | None:
+        """The manager's plan for this reduction, if it is there."""
+        plan = self._client.plan()
+        if plan is None or due.report is None or plan.based_on_iteration < due.report.iteration:
+            return None
+        return plan
+
+    def _timeout_s(self, due: Reduction | None) -> float:
+        if due is None:
+            return IDLE_POLL_S
+        deadline_s = self.pacing.deadline_s(due.at_s, self._reduced_s, self._wanted_s, self._tail_s)
+        return max(0.0, min(IDLE_POLL_S, deadline_s - self._clock()))
+
+    def _send(self, due: Reduction, plan: Plan | None) -> None:
+        """One broadcast: the newest plan that is newer and fits, else the sizes in force."""
+        self._learn(plan)
+        vector = self._next_vector(due.sequence, plan or self._client.plan())
+        with self._changed:
+            self._newest = (vector, due.places)
+            self._changed.notify_all()
+        self._link.send(pack(vector, due.places))
+        with self._changed:
+            self._sent_sequence = due.sequence
+            self._changed.notify_all()
+
+    def _learn(self, plan: Plan | None) -> None:
+        wanted_s = self._wanted_s
+        if plan is None:
+            self.pacing.arrived(float("inf"))
+        else:
+            self.pacing.arrived(0.0 if wanted_s is None else self._clock() - wanted_s)
+
+    def _next_vector(self, sequence: int, plan: Plan | None) -> Vector:
+        old = self._newest[0]
+        if plan is None or plan.based_on_iteration <= old.based_on_iteration:
+            return Vector(old.sizes, sequence, old.version, old.based_on_iteration)
+        sizes = np.array(plan.sizes, dtype=np.int64)
+        why = fits(sizes, self._bounds)
+        if why is not None:
+            self.plans_refused += 1
+            log.warning("plan %d does not fit and is ignored: %s", plan.version, why)
+            return Vector(old.sizes, sequence, old.version, plan.based_on_iteration)
+        self.plans_taken += 1
+        return Vector(sizes, sequence, plan.version, plan.based_on_iteration)
+
+
+def _drain(wake: int) -> None:
+    try:
+        os.eventfd_read(wake)
+    except BlockingIOError:
+        return
+
+
+def _wait(poller: zmq.Poller, timeout_s: float) -> None:
+    """Poll; below ZeroMQ's grain of 1 ms in short naps."""
+    if timeout_s >= 1e-3:
+        poller.poll(int(1000 * timeout_s))
+    elif timeout_s > 0 and not poller.poll(0):
+        time.sleep(min(timeout_s, NAP_S))

@@ -1,0 +1,158 @@
+"""A rank's part in a job, from settled terms to a running follower: manager, client, channel.
+
+What every adapter does alike. Knows nothing of frameworks: gathering and broadcasting come as `Group`.
+"""
+
+import logging
+import os
+import socket
+import time
+import weakref
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lbbsp.errors import ServiceError
+from lbbsp.protocol import Hello
+from lbbsp.worker import embedded
+from lbbsp.worker.client import Client, CurveKeys
+from lbbsp.worker.follower import Follower
+from lbbsp.worker.owntime import Marks, OwnTime
+from lbbsp.worker.relay import Channel, Link, Receiver, Relay
+from lbbsp.worker.sensors import Sensors
+from lbbsp.worker.terms import Offer, Terms, hello
+from lbbsp.worker.vector import Vector
+
+log = logging.getLogger(__name__)
+
+NOBODY = "tcp://127.0.0.1:1"
+"""Stands for a manager that could not be started: nobody listens there, and training goes on."""
+
+
+class Group(Link, Protocol):
+    """The ranks of a job."""
+
+    rank: int
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in order of rank."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How to reach the manager."""
+
+    address: str
+    curve: CurveKeys | None = None
+
+
+def manager_address(argument: str | None) -> str | None:
+    """The address that the user gave: the argument, else LBBSP_MANAGER, else None."""
+    return argument or os.environ.get("LBBSP_MANAGER") or None
+
+
+class Session:
+    """One rank's running part in a job; close() ends it.
+
+    Args:
+        group: the job's ranks.
+        terms: what they settled.
+        offer: what this rank brought.
+        marks: the stamps of own time.
+        master: where the job's rendezvous is, so that an embedded manager listens where all ranks reach it.
+    """
+
+    def __init__(self, group: Group, terms: Terms, offers: list[Offer], marks: Marks, master: str) -> None:
+        self._group, self._offer = group, offers[group.rank]
+        self._child: embedded.Embedded | None = None
+        self._sensors = Sensors()
+        self._loads = 0
+        self.terms = terms
+        reach = self._reach(offers, master)
+        greeting = self._hello(terms)
+        self.client = Client(reach.address, greeting, curve=reach.curve)
+        start = Vector(terms.bounds.equal())
+        self.channel = self._channel(start)
+        self.follower = Follower(
+            greeting,
+            self.channel,
+            start,
+            terms.lookahead,
+            OwnTime(marks, time.perf_counter),
+            time.perf_counter,
+            self._sensors.read,
+        )
+        self.client.pump()
+        if isinstance(self.channel, Relay):
+            hold_while_forking(self.channel)
+            self.channel.start()
+
+    @property
+    def rank(self) -> int:
+        """This process's rank in the job."""
+        return self._group.rank
+
+    def resume(self, terms: Terms, reductions: int) -> None:
+        """Say hello again under new terms; sizes fall back to the equal split."""
+        self._loads += 1
+        self.terms = terms
+        greeting = self._hello(terms)
+        start = Vector(terms.bounds.equal())
+        self.follower.fall_back(start, greeting, reductions)
+        self.channel.restart(greeting, start, terms.bounds)
+
+    def close(self) -> None:
+        """Leave the job; an embedded manager ends with rank 0."""
+        self.channel.close()
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def _hello(self, terms: Terms) -> Hello:
+        return hello(terms, self._offer, self._group.rank, self._sensors.names, self._loads)
+
+    def _channel(self, start: Vector) -> Channel:
+        if self._group.rank == 0:
+            return Relay(self.client, self._group, start, self.terms.bounds, time.perf_counter)
+        return Receiver(self.client, self._group, start)
+
+    def _reach(self, offers: list[Offer], master: str) -> Reach:
+        """Rank 0 knows or starts the manager; all learn of it."""
+        mine: Reach | None = None
+        if self._group.rank == 0:
+            mine = Reach(offers[0].manager) if offers[0].manager else self._embed(offers, master)
+        found: Reach = self._group.gather(mine)[0]
+        return found
+
+    def _embed(self, offers: list[Offer], master: str) -> Reach:
+        hosts = {offer.machine for offer in offers}
+        try:
+            self._child = embedded.start("127.0.0.1" if len(hosts) == 1 else _own_address(master))
+        except ServiceError as error:
+            log.warning("%s; training goes on with equal sizes", error)
+            return Reach(NOBODY)
+        return Reach(self._child.address, self._child.curve)
+
+
+def hold_while_forking(relay: Relay) -> None:
+    """No fork while the relay's thread is inside ZeroMQ or our code: a child would inherit its locks."""
+    held = weakref.ref(relay)
+
+    def before() -> None:
+        if (alive := held()) is not None:
+            alive.hold()
+
+    def after() -> None:
+        if (alive := held()) is not None:
+            alive.release()
+
+    os.register_at_fork(before=before, after_in_parent=after)
+
+
+def _own_address(master: str) -> str:
+    """This host's address on the way to the job's master."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((master, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

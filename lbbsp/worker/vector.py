@@ -1,0 +1,58 @@
+"""What rank 0 broadcasts after each gradient reduction: the sizes in force, and where rank 0 is.
+
+One int64 array of fixed length: sequence number, version, the iteration that the sizes are based on, up to PLACES
+places in the data (epoch, draw, hash of the order), then one size a rank. Knows nothing of frameworks, sockets or
+time. Sizes in samples.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+PLACES = 4
+HEADER = 3 + 3 * PLACES
+
+
+class Place(NamedTuple):
+    """Where an iterator is in the data."""
+
+    epoch: int
+    draw: int
+    """Index of its newest draw in the epoch."""
+    order: int
+    """Hash of the epoch's order of samples."""
+
+
+NOWHERE = Place(-1, -1, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """The sizes of all ranks; `sequence` counts gradient reductions, 0 is the start of the job."""
+
+    sizes: IntArray
+    """(ranks,) samples of each rank in one iteration."""
+    sequence: int = 0
+    version: int = 0
+    """The manager's count of plans; 0 for the equal split at the start."""
+    based_on_iteration: int = -1
+    """The newest iteration whose reports went into the sizes; -1 for none."""
+
+
+def pack(vector: Vector, places: tuple[Place, ...]) -> IntArray:
+    """The payload of one broadcast, (HEADER + ranks,)."""
+    head = [vector.sequence, vector.version, vector.based_on_iteration]
+    for place in (*places[:PLACES], *[NOWHERE] * (PLACES - len(places))):
+        head.extend(place)
+    return np.concatenate([np.array(head, dtype=np.int64), vector.sizes])
+
+
+def unpack(payload: IntArray) -> tuple[Vector, tuple[Place, ...]]:
+    """The inverse of pack()."""
+    sequence, version, based_on = (int(field) for field in payload[:3])
+    triples = payload[3:HEADER].reshape(PLACES, 3).tolist()
+    places = tuple(place for place in (Place(*triple) for triple in triples) if place != NOWHERE)
+    return Vector(payload[HEADER:].copy(), sequence, version, based_on), places
