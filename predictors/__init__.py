@@ -6,10 +6,12 @@ A new predictor is one file and one line in PREDICTORS; the shared tests find it
 from typing import Any
 
 from lbbsp.errors import ConfigError
+from lbbsp.predictors.arx import Arx
 from lbbsp.predictors.base import Array, Predictor
 from lbbsp.predictors.ema import Ema
 from lbbsp.predictors.last import Last
 from lbbsp.predictors.mean import Mean
+from lbbsp.predictors.narx import Narx
 
 __all__ = ["PREDICTORS", "Array", "Predictor", "make"]
 
@@ -17,6 +19,8 @@ PREDICTORS: dict[str, type[Predictor]] = {
     "last": Last,
     "ema": Ema,
     "mean": Mean,
+    "arx": Arx,
+    "narx": Narx,
 }
 
 

@@ -5,11 +5,14 @@ clocks, files, threads or sizes. Order of calls, once an iteration: `observe` wi
 that ended and the sensors sent with its reports, then `predict` with the same sensors for what is to come.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from lbbsp.errors import ConfigError
 
 Array = npt.NDArray[np.float64]
 """Speeds are (workers,), sensors (workers, sensors); NaN = no report, no such sensor."""
@@ -36,7 +39,7 @@ class Predictor(Protocol):
         """Spend spare time off the decision path, in steps of about a millisecond, while more() is true."""
 
     def error(self) -> Array:
-        """Own recent error one iteration ahead, root mean square, as a share of the speed; NaN before any."""
+        """Own recent error at its usual horizon, root mean square, as a share of the speed; NaN before any."""
 
     def in_charge(self) -> tuple[str, ...]:
         """Name of what forecasts each worker now."""
@@ -52,10 +55,13 @@ class Base:
 
     name = "base"
 
-    def __init__(self, workers: int, sensors: int = 0) -> None:
+    def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1) -> None:
+        if horizon < 1:
+            raise ConfigError(f"horizon {horizon} is no iteration ahead: 1 is the next one")
         self.workers = workers
         self.sensors = sensors
-        self._seen_sensors: Array = np.full((workers, sensors), np.nan)
+        self.horizon = horizon
+        self._ahead: deque[Array] = deque(maxlen=horizon)
         self._square_error: Array = np.full(workers, np.nan)
 
     def _learn(self, speed: Array, sensors: Array) -> None:
@@ -67,30 +73,28 @@ class Base:
     def observe(self, speed: Array, sensors: Array) -> None:
         """Score the forecast made for this iteration, then learn from it. ValueError on a wrong shape."""
         speed, sensors = usable(self._shaped(speed, (self.workers,))), self._shaped_sensors(sensors)
-        self._score(speed)
+        if len(self._ahead) == self.horizon:
+            wrong = (self._ahead[0] / speed - 1.0) ** 2
+            self._square_error = blend(self._square_error, wrong, ERROR_MEMORY)
         self._learn(speed, sensors)
-        self._seen_sensors = sensors
+        self._ahead.append(self._forecast(sensors, self.horizon))
 
     def predict(self, sensors: Array, horizon: int = 1) -> Array:
         """Speed `horizon` iterations ahead, (workers,) in samples/s, finite and > 0. Changes nothing."""
         if horizon < 1:
-            raise ValueError(f"horizon {horizon} is no iteration ahead: 1 is the next one")
+            raise ConfigError(f"horizon {horizon} is no iteration ahead: 1 is the next one")
         return filled(self._forecast(self._shaped_sensors(sensors), horizon))
 
     def train(self, more: Callable[[], bool]) -> None:
         """Nothing to train, unless a predictor says otherwise."""
 
     def error(self) -> Array:
-        """Recent root mean square error one iteration ahead, as a share of the speed, (workers,)."""
+        """Recent root mean square error at the usual horizon, as a share of the speed, (workers,)."""
         return np.sqrt(self._square_error)
 
     def in_charge(self) -> tuple[str, ...]:
         """Name of what forecasts each worker."""
         return (self.name,) * self.workers
-
-    def _score(self, speed: Array) -> None:
-        wrong = (self._forecast(self._seen_sensors, 1) / speed - 1.0) ** 2
-        self._square_error = blend(self._square_error, wrong, ERROR_MEMORY)
 
     def _shaped_sensors(self, sensors: Array) -> Array:
         return self._shaped(sensors, (self.workers, self.sensors))

@@ -17,8 +17,8 @@ class Ema(Base):
 
     name = "ema"
 
-    def __init__(self, workers: int, sensors: int = 0, *, alpha: float = 0.5) -> None:
-        super().__init__(workers, sensors)
+    def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1, alpha: float = 0.5) -> None:
+        super().__init__(workers, sensors, horizon=horizon)
         if not 0 < alpha <= 1:
             raise ConfigError(f"ema's alpha {alpha} is no share: give one above 0 and at most 1")
         self.alpha = alpha

@@ -10,8 +10,8 @@ class Last(Base):
 
     name = "last"
 
-    def __init__(self, workers: int, sensors: int = 0) -> None:
-        super().__init__(workers, sensors)
+    def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1) -> None:
+        super().__init__(workers, sensors, horizon=horizon)
         self._speed: Array = np.full(workers, np.nan)
 
     def _learn(self, speed: Array, sensors: Array) -> None:

@@ -10,8 +10,8 @@ class Mean(Base):
 
     name = "mean"
 
-    def __init__(self, workers: int, sensors: int = 0, *, memory: int = 1000) -> None:
-        super().__init__(workers, sensors)
+    def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1, memory: int = 1000) -> None:
+        super().__init__(workers, sensors, horizon=horizon)
         self.memory = memory
         self._speed: Array = np.full(workers, np.nan)
         self._count: Array = np.zeros(workers)

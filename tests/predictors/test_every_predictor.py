@@ -77,9 +77,7 @@ def test_a_permutation_of_workers_permutes_the_forecast(name, history):
 def test_speeds_in_another_unit_give_the_same_forecast_in_that_unit(name, history):
     speeds, sensors = history
     plain = fed(name, speeds, sensors).predict(sensors[-1], 1)
-    np.testing.assert_allclose(
-        fed(name, speeds * 1e4, sensors).predict(sensors[-1], 1), plain * 1e4, rtol=1e-4
-    )
+    np.testing.assert_allclose(fed(name, speeds * 1e4, sensors).predict(sensors[-1], 1), plain * 1e4, rtol=1e-4)
 
 
 @every

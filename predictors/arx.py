@@ -1,0 +1,63 @@
+"""Linear model with sensors: recursive least squares with forgetting, one model a worker, all in one array.
+
+Forecasts the change of log speed from past speeds and the newest sensors: what narx sees, without its hidden
+layer. Horizons above 1 feed forecasts back with the sensors held. Recursion as in Ljung, System Identification,
+section 11.2.
+"""
+
+import numpy as np
+
+from lbbsp.predictors.base import Array, Base
+from lbbsp.predictors.inputs import History, Inputs
+
+LAGS = 2
+MEMORIES = (0.2, 0.02)
+MOST = 6.0
+"""Log speed changes by at most so many of its usual steps, in targets and in forecasts of one iteration."""
+
+
+class Arx(Base):
+    """forgetting: what an observation still counts one iteration later; prior: how firmly weights start at 0."""
+
+    name = "arx"
+
+    def __init__(
+        self, workers: int, sensors: int = 0, *, horizon: int = 1, forgetting: float = 0.995, prior: float = 3.0
+    ) -> None:
+        super().__init__(workers, sensors, horizon=horizon)
+        self.forgetting = forgetting
+        self._inputs = Inputs(workers, sensors, LAGS, MEMORIES)
+        width = self._inputs.width + 1
+        self._weights: Array = np.zeros((workers, width))
+        self._covariance: Array = np.tile(np.eye(width) / prior, (workers, 1, 1))
+        self._most_trace = width / prior
+        self._rows: Array | None = None
+
+    def _learn(self, speed: Array, sensors: Array) -> None:
+        log_speed = np.log(speed)
+        if self._rows is not None:
+            change = (log_speed - self._inputs.history.steady) / self._inputs.step
+            self._update(self._rows, np.clip(change, -MOST, MOST))
+        self._inputs.learn(log_speed, sensors)
+        self._rows = self._seen(self._inputs.history, sensors)
+
+    def _update(self, rows: Array, target: Array) -> None:
+        known = np.isfinite(target)
+        spread = np.einsum("wij,wj->wi", self._covariance, rows)
+        gain = spread / (self.forgetting + np.einsum("wi,wi->w", rows, spread))[:, None]
+        missed = np.where(known, target - np.einsum("wi,wi->w", rows, self._weights), 0.0)
+        self._weights += gain * missed[:, None]
+        shrunk = (self._covariance - gain[:, :, None] * spread[:, None, :]) / self.forgetting
+        excess = np.maximum(np.einsum("wii->w", shrunk) / self._most_trace, 1.0)
+        self._covariance = np.where(known[:, None, None], shrunk / excess[:, None, None], self._covariance)
+
+    def _seen(self, history: History, sensors: Array) -> Array:
+        rows = self._inputs.rows(history, sensors)
+        return np.concatenate((rows, np.ones((self.workers, 1))), axis=1)
+
+    def _forecast(self, sensors: Array, horizon: int) -> Array:
+        history, step = self._inputs.history, self._inputs.step
+        for _ in range(horizon):
+            change = np.einsum("wi,wi->w", self._seen(history, sensors), self._weights)
+            history = history.after(history.steady + step * np.clip(change, -MOST, MOST))
+        return np.exp(history.newest)

@@ -1,0 +1,99 @@
+"""The paper's NARX network (Chen et al., SoCC 2020), online and in residual form, for all workers at once.
+
+Inputs: past speeds, past and current sensors; one hidden layer; horizons above 1 run it in closed loop, feeding
+its forecasts back with the sensors held. It forecasts how far log speed will lie from the median of the last
+three, with weights that all workers share and a small correction of each worker's own. Where it has done worse
+than plain forecasts lately, the guard takes one of those. Knows no clock: `train` is told when to stop.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lbbsp.predictors.base import Array, Base
+from lbbsp.predictors.guard import Guard
+from lbbsp.predictors.inputs import History, Inputs
+from lbbsp.predictors.network import Network
+from lbbsp.predictors.rows import RowBuffer
+
+LAGS = 2
+SHARES = (0.3, 0.05)
+MOST = 6.0
+"""Targets and forecasts lie within so many usual steps of log speed."""
+
+OWN_RATE = 0.02
+"""How fast a worker's own correction follows what the shared weights miss."""
+
+NEEDED = 64
+"""Rows remembered before training starts."""
+
+
+class Narx(Base):
+    """hidden: units of the hidden layer; seed: draws first weights and batches.
+
+    residual=False forecasts the distance from the long-run mean instead (the paper's absolute form, for ablation).
+    """
+
+    name = "narx"
+
+    def __init__(
+        self,
+        workers: int,
+        sensors: int = 0,
+        *,
+        horizon: int = 1,
+        hidden: int = 12,
+        seed: int = 0,
+        residual: bool = True,
+    ) -> None:
+        super().__init__(workers, sensors, horizon=horizon)
+        self.residual = residual
+        self._inputs = Inputs(workers, sensors, LAGS, SHARES)
+        self._network = Network(self._inputs.width, hidden, seed)
+        self._remembered = RowBuffer(workers, self._inputs.width, seed)
+        self._guard = Guard(len(SHARES) + 2, workers)
+        self._own: Array = np.zeros(workers)
+        self._slowest: Array = np.full(workers, np.nan)
+        self._fastest: Array = np.full(workers, np.nan)
+        self._rows: Array | None = None
+
+    def train(self, more: Callable[[], bool]) -> None:
+        """One step of Adam on a batch of remembered iterations at a time, while more() is true."""
+        while self._remembered.count >= NEEDED and more():
+            self._network.fit(*self._remembered.batch())
+
+    def _learn(self, speed: Array, sensors: Array) -> None:
+        log_speed = np.log(speed)
+        if self._rows is not None:
+            self._compare(self._rows, log_speed)
+        self._slowest = np.fmin(self._slowest, log_speed)
+        self._fastest = np.fmax(self._fastest, log_speed)
+        self._inputs.learn(log_speed, sensors)
+        self._rows = self._inputs.rows(self._inputs.history, sensors)
+
+    def _compare(self, rows: Array, log_speed: Array) -> None:
+        history, step = self._inputs.history, self._inputs.step
+        forecast = self._next(history, rows)
+        self._guard.judge(np.concatenate((self._plain(), forecast[None])), log_speed)
+        target = np.clip((log_speed - self._anchor(history)) / step, -MOST, MOST)
+        self._remembered.add(rows, target - self._own)
+        self._own += OWN_RATE * np.clip(np.nan_to_num((log_speed - forecast) / step), -1.0, 1.0)
+
+    def _anchor(self, history: History) -> Array:
+        longest: Array = history.means[-1]
+        return history.steady if self.residual else longest
+
+    def _next(self, history: History, rows: Array) -> Array:
+        change = np.clip(self._network.output(rows) + self._own, -MOST, MOST)
+        return np.clip(self._anchor(history) + self._inputs.step * change, self._slowest, self._fastest)
+
+    def _plain(self) -> Array:
+        history = self._inputs.history
+        return np.concatenate((history.newest[None], history.means))
+
+    def _forecast(self, sensors: Array, horizon: int) -> Array:
+        history = self._inputs.history
+        for _ in range(horizon):
+            history = history.after(self._next(history, self._inputs.rows(history, sensors)))
+        candidates = np.concatenate((self._plain(), history.newest[None]))
+        return np.exp(np.take_along_axis(candidates, self._guard.chosen()[None], axis=0)[0])
