@@ -73,20 +73,13 @@ class Bounds:
         return -(-self.min_samples // granularity), self.max_samples // granularity
 
     def _malformed(self) -> str | None:
-        if (
-            self.min_samples.ndim != 1
-            or self.min_samples.shape != self.max_samples.shape
-            or not self.world_size
-        ):
+        if self.min_samples.ndim != 1 or self.min_samples.shape != self.max_samples.shape or not self.world_size:
             return (
                 "bounds need one minimum and one maximum for each rank, got shapes "
                 f"{self.min_samples.shape} and {self.max_samples.shape}"
             )
         if self.global_batch < 1 or self.granularity < 1:
-            return (
-                "global batch and granularity must be at least 1, "
-                f"got {self.global_batch} and {self.granularity}"
-            )
+            return f"global batch and granularity must be at least 1, got {self.global_batch} and {self.granularity}"
         wrong = (self.min_samples < 0) | (self.min_samples > self.max_samples)
         if wrong.any():
             rank = int(np.argmax(wrong))

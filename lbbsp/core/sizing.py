@@ -31,6 +31,9 @@ class TimeCurves(Protocol):
     def take(self, ranks: IntArray) -> Self:
         """The curves of some ranks only."""
 
+    def no_plan_before_s(self, total_samples: int) -> float:
+        """A time, cheap to tell, before which no plan of so many samples can end."""
+
 
 @dataclass(frozen=True, eq=False)
 class Curves:
@@ -55,6 +58,13 @@ class Curves:
         """The curves of some ranks only."""
         return Curves(self.flat_s[ranks], self.offset_s[ranks], self.slope_s[ranks])
 
+    def no_plan_before_s(self, total_samples: int) -> float:
+        """Where all ranks end together on their lines alone, without bounds, in fractions of samples."""
+        if not (self.slope_s > 0).all():
+            return 0.0
+        rate = 1.0 / self.slope_s
+        return float((total_samples + (self.offset_s * rate).sum()) / rate.sum())
+
 
 def allocate(curves: TimeCurves, bounds: Bounds) -> IntArray:
     """Sizes, int64 (ranks,), that minimise the largest t_i(x_i) exactly, within the bounds.
@@ -69,9 +79,7 @@ def allocate(curves: TimeCurves, bounds: Bounds) -> IntArray:
     start = bounds.equal()
     times = curves.time_s(start)
     if not np.isfinite(times).all():
-        raise ValueError(
-            f"curves must be finite at the equal split; rank {int(np.argmin(np.isfinite(times)))} is not"
-        )
+        raise ValueError(f"curves must be finite at the equal split; rank {int(np.argmin(np.isfinite(times)))} is not")
     search = _Search(curves, bounds)
     search.within_bracket(float(times.min()), float(times.max()), start // bounds.granularity)
     return search.result * bounds.granularity

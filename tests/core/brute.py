@@ -13,9 +13,7 @@ def best_time_s(curves: Curves, bounds: Bounds) -> float:
     best[0] = 0.0
     for rank in range(bounds.world_size):
         allowed = [
-            units
-            for units in range(total + 1)
-            if bounds.min_samples[rank] <= units * unit <= bounds.max_samples[rank]
+            units for units in range(total + 1) if bounds.min_samples[rank] <= units * unit <= bounds.max_samples[rank]
         ]
         mine = curves.take(np.array([rank]))
         times = {units: float(mine.time_s(np.array([units * unit]))[0]) for units in allowed}

@@ -53,9 +53,7 @@ def test_no_rank_is_favoured_by_its_number(case, random):
     order = list(range(bounds.world_size))
     random.shuffle(order)
     order = np.array(order)
-    moved = Bounds(
-        bounds.global_batch, bounds.min_samples[order], bounds.max_samples[order], bounds.granularity
-    )
+    moved = Bounds(bounds.global_batch, bounds.min_samples[order], bounds.max_samples[order], bounds.granularity)
     first = curves.time_s(allocate(curves, bounds)).max()
     assert curves.take(order).time_s(allocate(curves.take(order), moved)).max() == first
 
@@ -103,9 +101,7 @@ def test_hopeless_rounding_still_gives_a_plan():
 
 def test_curves_that_are_not_finite_are_named():
     with pytest.raises(ValueError, match="rank 1"):
-        allocate(
-            Curves(np.zeros(2), np.array([0.0, np.nan]), np.ones(2)), Bounds(4, np.ones(2), np.full(2, 4))
-        )
+        allocate(Curves(np.zeros(2), np.array([0.0, np.nan]), np.ones(2)), Bounds(4, np.ones(2), np.full(2, 4)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,68 @@
+"""Keeps forecasts still where a rank only jitters: sizes that follow noise gain nothing and cost a change.
+
+For each rank a running mean of its forecasts, restarted at once by a jump that its forecast errors don't explain.
+The mean is used while it forecasts at least as well as the forecast itself. Knows nothing of sizes or predictors.
+"""
+
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+_USUAL_ERROR = 0.05
+"""Before any is known; counts as much as two errors."""
+_ERROR_SHARE = 0.04
+"""Of the newest error in the usual error: about the last 25 iterations count."""
+_LEAST_ERROR = 0.01
+_OUTLIER = 4.0
+_SLOWEST = 0.04
+"""Least share of the newest forecast in the mean."""
+_FAVOUR = 1.05
+"""The mean may err so much more than the forecast and still be used."""
+
+
+class Calm:
+    """All ranks of a job as arrays. Speeds in any unit; errors are differences of logarithms."""
+
+    def __init__(self, ranks: int, horizon: int) -> None:
+        self.usual_error: Array = np.full(ranks, _USUAL_ERROR)
+        """Recent mean error of the forecasts at the horizon, as a share of the speed."""
+        self.errors: Array = np.zeros(ranks)
+        """How many errors are known."""
+        self._mean_error: Array = np.full(ranks, _USUAL_ERROR)
+        self._mean: Array = np.full(ranks, np.nan)
+        self._count: Array = np.zeros(ranks)
+        self._jump = 2.0 + 0.5 * float(np.sqrt(2.0 * np.log(max(ranks, 2))))
+        """In usual errors. Grows with the ranks, since the largest of many deviations is larger."""
+        self._made: deque[tuple[Array, Array]] = deque(maxlen=horizon)
+
+    def settle(self, forecast: Array, speed: Array) -> Array:
+        """Forecasts to plan with, (ranks,), from new ones and the speeds of the iteration just over (NaN: none)."""
+        with np.errstate(invalid="ignore"):
+            self._score(np.log(speed))
+        log_forecast = np.log(forecast)
+        self._follow(log_forecast, np.isfinite(speed))
+        self._made.append((log_forecast, self._mean.copy()))
+        jitters = self._mean_error <= _FAVOUR * self.usual_error
+        return np.asarray(np.where(jitters, np.exp(self._mean), forecast))
+
+    def _score(self, log_speed: Array) -> None:
+        if len(self._made) < (self._made.maxlen or 1):
+            return
+        forecast, mean = self._made[0]
+        known = np.isfinite(log_speed)
+        self.errors += known
+        share = known * np.maximum(_ERROR_SHARE, 1.0 / (self.errors + 2.0))
+        most = _OUTLIER * np.maximum(self.usual_error, _LEAST_ERROR)
+        for usual, forecasts in ((self.usual_error, forecast), (self._mean_error, mean)):
+            error = np.where(known, np.abs(log_speed - forecasts), 0.0)
+            usual += share * (np.minimum(error, most) - usual)
+
+    def _follow(self, log_forecast: Array, heard: npt.NDArray[np.bool_]) -> None:
+        change = log_forecast - self._mean
+        kept = np.abs(change) <= self._jump * np.maximum(self.usual_error, _LEAST_ERROR)
+        self._count = np.where(kept, self._count + heard, 0.0)
+        share = np.clip(4.0 / (self._count + 1.0), _SLOWEST, 1.0)
+        self._mean = np.where(kept, self._mean + share * change, log_forecast)

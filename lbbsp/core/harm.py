@@ -1,0 +1,47 @@
+"""Do no harm: would the equal split have won lately? Then the job returns to it, until balancing would win again.
+
+Knows nothing of how sizes are found. It compares the own times of past iterations under two sets of sizes: balanced
+ones and equal ones, of which one was real and the other follows from the fitted curves. Times in seconds.
+"""
+
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+WINDOW = 50
+"""Iterations that are judged together."""
+_LOSS = 0.01
+"""Balanced sizes may have cost so much of an equal iteration, on average over the window, before they end ..."""
+_GAIN = 0.02
+"""... and must have won so much before they come back: a margin against flapping."""
+
+
+class DoNoHarm:
+    """Watches the last WINDOW iterations; an early large loss counts before the window is full."""
+
+    def __init__(self) -> None:
+        self.balanced = True
+        """Whether balanced sizes are in force; equal ones are otherwise."""
+        self.switches = 0
+        self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+
+    def judge(self, balanced_s: Array, equal_s: Array) -> bool:
+        """Add one iteration: own times, (ranks,), NaN = unknown, under both. True when the verdict changed."""
+        if not (np.isfinite(balanced_s).any() and np.isfinite(equal_s).any()):
+            return False
+        self._window.append((float(np.nanmax(balanced_s)), float(np.nanmax(equal_s))))
+        saved = self.saved_share()
+        share = saved * len(self._window) / WINDOW
+        if self.balanced == (share > -_LOSS if self.balanced else share > _GAIN):
+            return False
+        self.balanced = not self.balanced
+        self.switches += 1
+        return True
+
+    def saved_share(self) -> float:
+        """What balanced sizes saved, or would have, of the time of equal ones; below 0 for a loss."""
+        balanced_s, equal_s = np.sum(self._window, axis=0) if self._window else (0.0, 0.0)
+        return float(1.0 - balanced_s / equal_s) if equal_s else 0.0

@@ -1,0 +1,223 @@
+"""BatchSizeManager: reports of a job in, plans out.
+
+Pure: no socket, clock, file or thread, so that tests, replay and simulators run what serves real jobs. Everything
+per iteration is array work over all ranks. Times in seconds, sizes in samples, speeds in samples/s.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lbbsp.core.calm import Calm
+from lbbsp.core.curves import CurveFit
+from lbbsp.core.forecast import Forecaster
+from lbbsp.core.harm import DoNoHarm
+from lbbsp.core.reports import Gathering, Inbox, RejectedReport, Rejection
+from lbbsp.core.sizing import Bounds, allocate
+from lbbsp.core.stats import JobStats, Meter
+from lbbsp.errors import ConfigError
+
+__all__ = ["BatchSizeManager", "JobSpec", "JobStats", "PlanMade", "RejectedReport", "Rejection"]
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class JobSpec:
+    """What a job is, as its ranks agreed."""
+
+    bounds: Bounds
+    lookahead: int = 0
+    """Largest lookahead of any rank, in iterations."""
+    sensors: tuple[str, ...] = ()
+    identities: tuple[str, ...] = ()
+    """Machine and device of each rank: what is learnt follows them; empty = the rank numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlanMade:
+    """The plan after one closed iteration."""
+
+    version: int
+    based_on_iteration: int
+    sizes: IntArray
+    """Samples of each rank."""
+    changed: bool
+    """Whether the sizes differ from those of the plan before."""
+
+
+class BatchSizeManager:
+    """Decides the sizes of one job.
+
+    Args:
+        job: its bounds, lookahead, sensors and devices.
+        predictor: name in the registry.
+        threshold: least predicted gain, as a share of the iteration time, for which a plan changes.
+        observe_only: sizes stay equal; stats tell what balancing would save.
+
+    Raises:
+        BoundsError: the bounds allow no plan.
+        ConfigError: unknown predictor, or a threshold outside 0 .. 1.
+    """
+
+    def __init__(
+        self, job: JobSpec, predictor: str = "ema", threshold: float = 0.02, observe_only: bool = False
+    ) -> None:
+        job.bounds.check()
+        if not 0 <= threshold < 1:
+            raise ConfigError(f"threshold must be a share of at least 0 and below 1, got {threshold}")
+        ranks, self._horizon = job.bounds.world_size, job.lookahead + 1
+        self.job = job
+        self._threshold = threshold
+        self._observe_only = observe_only
+        self._inbox = Inbox(ranks, job.bounds.global_batch, len(job.sensors))
+        self._fit = CurveFit(ranks, job.bounds.global_batch / ranks)
+        self._forecaster = Forecaster(predictor, ranks, len(job.sensors), self._horizon)
+        self._calm = Calm(ranks, self._horizon)
+        self._harm = DoNoHarm()
+        self._meter = Meter(self._horizon)
+        self._equal = job.bounds.equal()
+        self._balanced = self._sizes = self._equal
+        self._in_flight: deque[tuple[IntArray, bool]] = deque(maxlen=self._horizon)
+        self._speeds: Array = np.full(ranks, np.nan)
+        self._version = self._changes = 0
+
+    def report(
+        self, rank: int, iteration: int, samples: int, own_time_s: float, *, draws: int = 1, wait_s: float = 0.0,
+        settled: bool = True, sensors: Sequence[float] = (),
+    ) -> PlanMade | None:  # fmt: skip
+        """Take one rank's report of one iteration; a plan where it closes an iteration.
+
+        Args:
+            rank: who reports.
+            iteration: of which.
+            samples: of all draws together.
+            own_time_s: own work, waits excluded, of all draws together.
+            draws: above 1 where gradients are accumulated.
+            wait_s: for the others, in the iteration before.
+            settled: False where own_time_s holds one-off costs and says nothing of speed.
+            sensors: readings in the order of the job's sensors; NaN where there is none.
+
+        Raises:
+            RejectedReport: it is malformed, stale, a duplicate or absurd; nothing changed.
+        """
+        closed = self._inbox.add(rank, iteration, samples, own_time_s, draws, wait_s, settled, sensors)
+        made = None
+        for gathered in closed:
+            made = self._finish(gathered)
+        return made
+
+    def train(self, more: Callable[[], bool]) -> None:
+        """Let the predictor spend spare time in small steps, while more() is true."""
+        self._forecaster.train(more)
+
+    def stats(self) -> JobStats:
+        """The job at this moment."""
+        known = self._calm.errors > 0
+        error = float(self._calm.usual_error[known].mean()) if known.any() else float("nan")
+        return JobStats(
+            iteration=-1 if self._inbox.closed is None else self._inbox.closed,
+            iteration_time_s=self._meter.iteration_time_s,
+            wait_share=self._meter.wait_share,
+            lag=self._meter.lag,
+            sizes=self._sizes.copy(),
+            speeds=self._speeds.copy(),
+            forecast_error_percent=100.0 * error,
+            predictor=self._forecaster.in_charge(),
+            stepped_in=self._forecaster.stepped_in,
+            mode=self._mode(),
+            plan_changes=self._changes,
+            saved_share=self._harm.saved_share(),
+        )
+
+    def inherit(self, earlier: "BatchSizeManager") -> None:
+        """Take over what an earlier incarnation learnt of the same devices: curves and speeds.
+
+        Sizes start equal all the same; call it before the first report.
+        """
+        mine, theirs = _matched(_identities(self.job), _identities(earlier.job))
+        if not len(mine):
+            return
+        last = earlier._forecaster.last[theirs]
+        reference = earlier._fit.reference_samples
+        self._fit.inherit(mine, earlier._fit, theirs)
+        at_reference_s: Array = np.full(self.job.bounds.world_size, np.nan)
+        at_reference_s[mine] = reference / last
+        samples = np.full(len(at_reference_s), reference)
+        speed = self._fit.speed(samples, at_reference_s)
+        self._forecaster.observe(speed, np.full((len(speed), len(self.job.sensors)), np.nan))
+
+    def _mode(self) -> str:
+        if self._observe_only:
+            return "observe"
+        return "balanced" if self._harm.balanced else "equal"
+
+    def _finish(self, gathered: Gathering) -> PlanMade:
+        """Learn from a closed iteration and plan the one at the horizon."""
+        samples, time_s = _sound(gathered)
+        self._meter.see(gathered)
+        self._fit.learn(gathered.iteration, samples, time_s)
+        self._judge(samples, time_s)
+        speed = self._fit.speed(samples, time_s)
+        self._forecaster.observe(speed, gathered.sensors)
+        forecast = self._forecaster.forecast(gathered.sensors)
+        if forecast is not None:
+            self._speeds = self._calm.settle(forecast, speed)
+            self._balance(self._speeds)
+        return self._publish(gathered.iteration)
+
+    def _judge(self, samples: Array, time_s: Array) -> None:
+        """Compare balanced with equal sizes over this iteration, unless it was a short last one."""
+        total = samples.sum()
+        short = np.isfinite(total) and total != self.job.bounds.global_batch
+        if short or len(self._in_flight) < self._horizon:
+            return
+        balanced, in_force = self._in_flight[0]
+        equal_s = self._fit.rescaled_s(time_s, samples, self._equal)
+        balanced_s = time_s if in_force else self._fit.rescaled_s(time_s, samples, balanced)
+        self._harm.judge(balanced_s, equal_s)
+
+    def _balance(self, speed: Array) -> None:
+        """Replace the balanced sizes where others are predicted to be faster by more than the threshold."""
+        bounds, curves = self.job.bounds, self._fit.curves(speed)
+        enough_s = float(curves.time_s(self._balanced).max()) * (1.0 - self._threshold)
+        if curves.no_plan_before_s(bounds.global_batch) >= enough_s:
+            return
+        sizes = allocate(curves, bounds)
+        if float(curves.time_s(sizes).max()) < enough_s:
+            self._balanced = sizes
+
+    def _publish(self, iteration: int) -> PlanMade:
+        in_force = self._harm.balanced and not self._observe_only
+        self._in_flight.append((self._balanced, in_force))
+        sizes = self._balanced if in_force else self._equal
+        changed = not np.array_equal(sizes, self._sizes)
+        if changed:
+            self._changes += 1
+            self._meter.expect(iteration, sizes)
+        self._sizes = sizes
+        self._version += 1
+        return PlanMade(self._version, iteration, sizes.copy(), changed)
+
+
+def _sound(gathered: Gathering) -> tuple[Array, Array]:
+    """Samples and own time a draw; NaN where a report is missing or says nothing of speed."""
+    sound = gathered.settled & (gathered.draws > 0)
+    return np.where(sound, gathered.samples, np.nan), np.where(sound, gathered.time_s, np.nan)
+
+
+def _identities(job: JobSpec) -> list[str]:
+    return list(job.identities) or [f"rank {rank}" for rank in range(job.bounds.world_size)]
+
+
+def _matched(mine: list[str], theirs: list[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Ranks of both with the same identity, one to one: the k-th of mine with the k-th of theirs."""
+    places: dict[str, list[int]] = {}
+    for rank, name in enumerate(theirs):
+        places.setdefault(name, []).append(rank)
+    pairs = [(rank, places[name].pop(0)) for rank, name in enumerate(mine) if places.get(name)]
+    return np.array([a for a, _ in pairs], dtype=np.intp), np.array([b for _, b in pairs], dtype=np.intp)
