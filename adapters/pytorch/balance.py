@@ -2,20 +2,18 @@
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from lbbsp.adapters.pytorch import planned
-from lbbsp.adapters.pytorch.balancer import MODES, REDUCTIONS, Balancer, offer
+from lbbsp.adapters.pytorch.balancer import Balancer
 from lbbsp.adapters.pytorch.loader import BalancedLoader
-from lbbsp.adapters.pytorch.models import has_batch_norm, unwrap
+from lbbsp.adapters.pytorch.models import as_list, unwrap
+from lbbsp.adapters.pytorch.offers import Settings, is_stream, with_loader
 from lbbsp.adapters.pytorch.order import of_loader, sees_whole_set
-from lbbsp.errors import ConfigError
-from lbbsp.worker.terms import Offer
+from lbbsp.adapters.pytorch.stream import StreamLoader
 
 log = logging.getLogger(__name__)
 
@@ -59,14 +57,10 @@ def balance(
     """
     if os.environ.get("LBBSP_DISABLE") == "1":
         return model, loader
-    models = list(model) if isinstance(model, list | tuple) else [model]
+    models = as_list(model)
     if dist.get_world_size(unwrap(models[0]).process_group) == 1:
         return model, loader
-    wanted = _checked_choices(mode, reduction)
-    made = offer(
-        models,
-        batch_samples=0,
-        dataset_samples=None,
+    settings = Settings(
         global_batch=global_batch,
         min_samples=min_samples,
         max_samples=max_samples,
@@ -74,63 +68,31 @@ def balance(
         manager=manager,
         job=job,
         mode=mode,
-        problem=wanted,
+        reduction=reduction,
     )
-    balancer = Balancer(models, _with_loader(made, models, loader), reduction=reduction)
-    balanced = BalancedLoader(loader, of_loader(loader, balancer.terms.seed), balancer)
+    balancer = Balancer(models, with_loader(models, loader, settings), **settings)
+    if is_stream(loader):
+        balancer.control.prepare_gathers()
+        return model, StreamLoader(loader, balancer)
     if balancer.session.rank == 0:
         _tell(balancer, loader)
-    return model, balanced
-
-
-def _checked_choices(mode: str, reduction: str) -> str | None:
-    if mode not in MODES:
-        return f"unknown mode {mode!r}; known: {', '.join(MODES)}"
-    if reduction not in REDUCTIONS:
-        return f"unknown reduction {reduction!r}; known: {', '.join(REDUCTIONS)}"
-    return None
-
-
-def _with_loader(made: Offer, models: Sequence[Any], loader: Any) -> Offer:
-    """The offer with what the loader says; what it can't do becomes the offer's problem, told to all ranks."""
-    try:
-        planned.check(loader)
-        order = of_loader(loader, 0)
-    except ConfigError as error:
-        return replace(made, problem=made.problem or str(error))
-    return replace(
-        made,
-        batch_samples=planned.batch_samples(loader),
-        dataset_samples=order.samples,
-        lookahead=planned.lookahead(loader),
-        drop_last=_drop_last(loader) or has_batch_norm([unwrap(model) for model in models]),
-    )
-
-
-def _drop_last(loader: "DataLoader[Any]") -> bool:
-    return bool(loader.drop_last or getattr(loader.batch_sampler, "drop_last", False))
+    return model, BalancedLoader(loader, of_loader(loader, balancer.terms.seed), balancer)
 
 
 def _tell(balancer: Balancer, loader: "DataLoader[Any]") -> None:
     """What a user should know once."""
     terms = balancer.terms
-    batch = terms.bounds.global_batch
+    samples, batch = terms.dataset_samples or 0, terms.bounds.global_batch
     if sees_whole_set(loader):
         log.warning(
-            "the loader was not sharded: each rank saw the whole data set in an epoch. Now the ranks share it, and an "
-            "epoch has %s iterations of %d samples",
+            "the loader was not sharded: each rank saw the whole data set in an epoch. Now the ranks share it, and "
+            "an epoch has %s iterations of %d samples",
             terms.draws,
             batch,
         )
-    samples = terms.dataset_samples or 0
-    if terms.drop_last and not _drop_last(loader) and samples % batch:
+    if terms.drop_last and not planned.drop_last(loader) and samples % batch:
         log.warning(
-            "the model has BatchNorm: the short last iteration of %d samples is dropped in each epoch",
-            samples % batch,
+            "the model has BatchNorm: each epoch's short last iteration (%d samples) is dropped", samples % batch
         )
     if terms.draws == 0:
-        log.warning(
-            "the data set has %d samples and the global batch is %d: an epoch has no iteration",
-            samples,
-            batch,
-        )
+        log.warning("the data set has %d samples, the global batch %d: an epoch has no iteration", samples, batch)

@@ -4,13 +4,13 @@ Made by balance(), or by hand for loops without a DataLoader: `batch_samples`, `
 """
 
 import atexit
+import builtins
 import os
 import threading
 import time
-import uuid
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -18,27 +18,30 @@ import torch
 from lbbsp.adapters.pytorch.gradients import Gradients
 from lbbsp.adapters.pytorch.link import Control
 from lbbsp.adapters.pytorch.loader import as_tensor, require_thread
+from lbbsp.adapters.pytorch.loose import LooseDraws
 from lbbsp.adapters.pytorch.marks import CudaMarks
-from lbbsp.adapters.pytorch.models import bounds_minimum, device_of, is_compiled, unwrap
+from lbbsp.adapters.pytorch.models import as_list, device_of, unwrap
+from lbbsp.adapters.pytorch.offers import Settings, of_loose_loop
 from lbbsp.core.bounds import Bounds
 from lbbsp.errors import ConfigError
 from lbbsp.worker.cursor import Part
-from lbbsp.worker.identity import device_name, machine_name
 from lbbsp.worker.owntime import HostMarks
-from lbbsp.worker.session import Session, manager_address
+from lbbsp.worker.session import Session
 from lbbsp.worker.terms import Offer, settle
-
-MODES = ("balance", "observe")
-REDUCTIONS = ("mean", "sum")
 
 
 class Balancer:
-    """One rank's part in a balanced job.
+    """One rank's part in a balanced job; all ranks must make one.
+
+    balance() makes it for loops with a DataLoader. Other loops make it themselves, have every rank see the global
+    batch, and take `batch[balancer.slice(len(batch))]` or `balancer.batch_samples` samples of their own, then call
+    `balancer.step()` at the end of each iteration.
 
     Args:
-        models: the DDP models of the loop, compiled or not; all use the same process group.
-        offer: what this rank brings; see `offer()`.
-        reduction: how the loop's loss reduces over the rank's batch: "mean" or "sum".
+        model: a DistributedDataParallel model, compiled or not, or a list of them.
+        offer: made by balance(); None takes `settings`.
+        settings: as of balance(): global_batch (needed here), min_samples, max_samples, granularity, manager, job,
+            mode, reduction.
 
     Raises:
         UnsupportedError: a rank can't take part; raised on all ranks.
@@ -46,24 +49,62 @@ class Balancer:
         BoundsError: no plan fits the bounds.
     """
 
-    def __init__(self, models: Sequence[Any], offer: Offer, *, reduction: str = "mean") -> None:
+    def __init__(self, model: Any, offer: Offer | None = None, **settings: Unpack[Settings]) -> None:
+        models = as_list(model)
         ddps = [unwrap(model) for model in models]
-        self._control = Control(ddps[0].process_group)
-        self._reduction = reduction
-        self._thread = threading.get_ident()
+        offer = offer or of_loose_loop(models, settings)
+        self.control = Control(ddps[0].process_group)
         self.clock = time.perf_counter
-        offers = self._control.gather(offer)
+        offers = self.control.gather(offer)
         self.terms = settle(offers)
         device = device_of(ddps[0])
         marks = CudaMarks(device) if device.type == "cuda" else HostMarks(time.perf_counter)
-        master = os.environ.get("MASTER_ADDR", "127.0.0.1")
-        self.session = Session(self._control, self.terms, offers, marks, master)
+        self.session = Session(self.control, self.terms, offers, marks, os.environ.get("MASTER_ADDR", "127.0.0.1"))
         self.follower = self.session.follower
-        self._part: Part | None = None
-        self._share = 1.0 / self._control.world_size
+        self.at_reduction: list[Callable[[], None]] = []
+        """Called at each reduction, after its report has left."""
+        self._reduction = settings.get("reduction") or "mean"
+        self._thread = threading.get_ident()
+        self._share = 1.0 / self.control.world_size
+        self._draws: LooseDraws | None = None
+        self._drawn = False
         stamp = None if device.type == "cuda" else marks.stamp
-        self._gradients = Gradients(ddps, stamp, self.follower.reduction, self.follower.reduced, self._waiting)
+        self._gradients = Gradients(ddps, stamp, self._ready, self.follower.reduced, self._waiting)
         atexit.register(self.close)
+
+    # --- loops without a DataLoader
+
+    @property
+    def batch_samples(self) -> int:
+        """This rank's samples in the iteration under way."""
+        self._draw_once()
+        return int(self.follower.in_force.sizes[self.session.rank])
+
+    def slice(self, global_samples: int) -> builtins.slice:
+        """This rank's slice of a global batch of so many samples; fewer than X make a short iteration.
+
+        Raises:
+            ConfigError: more samples than the global batch.
+        """
+        if not 0 <= global_samples <= self.terms.bounds.global_batch:
+            raise ConfigError(
+                f"a batch of {global_samples} samples does not fit the global batch of "
+                f"{self.terms.bounds.global_batch}: give the balancer the larger one as global_batch"
+            )
+        part = self._draw_once().shorten(global_samples)
+        return builtins.slice(part.start, part.start + part.samples)
+
+    def step(self) -> None:
+        """The iteration has ended: sizes may change now."""
+        self._drawn = False
+
+    def _draw_once(self) -> LooseDraws:
+        """The draw of the iteration under way."""
+        self._draws = self._draws or LooseDraws(self)
+        if not self._drawn:
+            self._drawn = True
+            self._draws.drawn(self._draws.draw())
+        return self._draws
 
     # --- what a loop may ask
 
@@ -78,7 +119,7 @@ class Balancer:
         """
         mine = as_tensor(value)
         weighted = mine * self._share if self._share > 0 else torch.zeros_like(mine)
-        total = self._control.sum(weighted)
+        total = self.control.sum(weighted)
         if isinstance(value, torch.Tensor):
             return total.reshape(value.shape).to(device=value.device, dtype=value.dtype)
         return float(total)
@@ -90,7 +131,7 @@ class Balancer:
         """
         if not valid_items >= 0:
             raise ConfigError(f"valid_items {valid_items} is no count: give the number of items, 0 or more")
-        total = float(self._control.sum(as_tensor(valid_items)))
+        total = float(self.control.sum(as_tensor(valid_items)))
         self._weigh(valid_items / total if total > 0 else 0.0)
 
     def stats(self) -> dict[str, float]:
@@ -99,7 +140,7 @@ class Balancer:
         lags = totals.lags
         return {
             "lbbsp/iteration": float(totals.iterations),
-            "lbbsp/batch_samples": float(in_force.sizes[self._control.rank]),
+            "lbbsp/batch_samples": float(in_force.sizes[self.control.rank]),
             "lbbsp/global_batch_samples": float(self.terms.bounds.global_batch),
             "lbbsp/based_on_iteration": float(in_force.based_on_iteration),
             "lbbsp/lag_iterations": float(np.median(lags)) if lags else float("nan"),
@@ -119,7 +160,6 @@ class Balancer:
 
     def use(self, part: Part) -> None:
         """The batch under way is this part."""
-        self._part = part
         self._weigh(part.samples / part.global_samples)
 
     def resume(self, global_batch: int, seed: int, reductions: int) -> None:
@@ -141,31 +181,16 @@ class Balancer:
 
     def _weigh(self, share: float) -> None:
         self._share = share
-        world_size = self._control.world_size
+        world_size = self.control.world_size
         self._gradients.weight = world_size * (share if self._reduction == "mean" else float(share > 0))
+
+    def _ready(self, last_gradient: Any) -> None:
+        self.follower.reduction(last_gradient)
+        for call in self.at_reduction:
+            call()
 
     def _waiting(self, begins: bool) -> None:
         if begins:
             self.follower.own.stop()
         else:
             self.follower.own.start()
-
-
-def offer(models: Sequence[Any], **given: Any) -> Offer:
-    """This rank's offer: what the caller gives, and what the models and the machine say of themselves."""
-    ddp = unwrap(models[0])
-    device = device_of(ddp)
-    least = bounds_minimum([unwrap(model) for model in models], any(is_compiled(model) for model in models))
-    if given.get("min_samples") is None:
-        given["min_samples"] = least
-    nonce = uuid.uuid4().hex
-    return Offer(
-        job=given.pop("job", None) or os.environ.get("LBBSP_JOB") or nonce,
-        incarnation=nonce,
-        seed=int(torch.initial_seed() % 2**31),
-        manager=manager_address(given.pop("manager", None)),
-        device_kind=device.type,
-        machine=machine_name(),
-        device=device_name(device.type, device.index),
-        **given,
-    )

@@ -25,9 +25,10 @@ class Control:
         self.ranks = dist.get_process_group_ranks(process_group)
         self.rank = dist.get_rank(process_group)
         self.world_size = len(self.ranks)
-        timeout = _timeout(process_group)
-        self._plans = _cpu_group(self.ranks, timeout)
-        self._sums = _cpu_group(self.ranks, timeout)
+        self._timeout = _timeout(process_group)
+        self._plans = _cpu_group(self.ranks, self._timeout)
+        self._sums = _cpu_group(self.ranks, self._timeout)
+        self._gathers: dist.ProcessGroup | None = None
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, in order of rank; all ranks must call."""
@@ -39,6 +40,25 @@ class Control:
         """The sum over ranks of a CPU tensor, in place; all ranks must call."""
         dist.all_reduce(values, group=self._sums)
         return values
+
+    def post_gather(self, value: int) -> Callable[[], IntArray]:
+        """Begin to gather one number of each rank; what is returned waits for them, (ranks,)."""
+        if self._gathers is None:
+            raise RuntimeError("prepare_gathers() comes first")
+        mine = torch.tensor([value], dtype=torch.int64)
+        theirs = [torch.empty(1, dtype=torch.int64) for _ in self.ranks]
+        work = self._gathers.allgather([theirs], [mine])
+
+        def wait() -> IntArray:
+            work.wait()
+            return np.array([int(one) for one in theirs], dtype=np.int64)
+
+        return wait
+
+    def prepare_gathers(self) -> None:
+        """Make the group of post_gather(); all ranks must call."""
+        if self._gathers is None:
+            self._gathers = _cpu_group(self.ranks, self._timeout)
 
     def send(self, payload: IntArray) -> None:
         """Rank 0: broadcast a plan's payload."""

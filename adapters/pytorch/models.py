@@ -12,6 +12,11 @@ from lbbsp.errors import UnsupportedError
 FSDP = ("FullyShardedDataParallel", "FSDPModule")
 
 
+def as_list(model: Any) -> list[Any]:
+    """One model or several, as a list."""
+    return list(model) if isinstance(model, list | tuple) else [model]
+
+
 def unwrap(model: Any) -> DistributedDataParallel:
     """The DDP module of a model, compiled or not.
 

@@ -88,6 +88,11 @@ def check(loader: Any) -> None:
         raise UnsupportedError("in_order=False gives batches in another order on each rank: use in_order=True")
 
 
+def drop_last(loader: "DataLoader[Any]") -> bool:
+    """Whether the user's loader drops the short last batch."""
+    return bool(loader.drop_last or getattr(loader.batch_sampler, "drop_last", False))
+
+
 def batch_samples(loader: "DataLoader[Any]") -> int:
     """The batch size of the user's loader."""
     size = loader.batch_size if loader.batch_size is not None else getattr(loader.batch_sampler, "batch_size", 0)

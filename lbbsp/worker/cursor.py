@@ -49,7 +49,7 @@ class Cursor:
     def __init__(self, epoch: Epoch, rank: int, lookahead: int, start: Vector, first_draw: int = 0) -> None:
         self.epoch = epoch
         self._rank, self._lookahead = rank, lookahead
-        self._start = start
+        self._start = self.in_force = start
         self._history: dict[int, Vector] = {}
         self.first = self._read = first_draw
         self.undone: list[tuple[Part, float]] = []
@@ -75,6 +75,7 @@ class Cursor:
     def at_draw(self, in_force: Vector) -> None:
         """A draw begins; `in_force` are the sizes that follow the newest reduction."""
         self.newest += 1
+        self.in_force = in_force
         self._history[self.newest] = in_force
         self._history.pop(self.newest - self._lookahead - 1, None)
 

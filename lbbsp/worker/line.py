@@ -34,9 +34,7 @@ class CurveKeys(msgspec.Struct, frozen=True, kw_only=True):
         return f"CurveKeys(server_public={self.server_public!r}, client_public={self.client_public!r})"
 
 
-def open_line(
-    address: str, curve: CurveKeys | None
-) -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]:
+def open_line(address: str, curve: CurveKeys | None) -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]:
     """A context of its own and a DEALER that is connecting to address.
 
     Raises:
@@ -51,8 +49,7 @@ def open_line(
     except (zmq.ZMQError, ValueError) as error:
         context.destroy(linger=0)
         raise ConfigError(
-            f"cannot connect to a manager at {address!r} ({error}): "
-            "give tcp://HOST:PORT, as `lbbsp manager` prints it"
+            f"cannot connect to a manager at {address!r} ({error}): give tcp://HOST:PORT, as `lbbsp manager` prints it"
         ) from error
     return context, socket
 

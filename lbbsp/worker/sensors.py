@@ -57,9 +57,7 @@ class Sensors:
         clock: seconds, monotonic.
     """
 
-    def __init__(
-        self, sources: Sequence[Source] | None = None, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, sources: Sequence[Source] | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._sources = machine_sources() if sources is None else list(sources)
         self._clock = clock
         self._values = [(NAN,) * len(source.names) for source in self._sources]

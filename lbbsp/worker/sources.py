@@ -158,9 +158,7 @@ class Pressure:
 
     def read(self, now_s: float) -> tuple[float, ...]:
         """Averages since the read before; NaN for each that the kernel does not keep."""
-        return tuple(
-            rate(self._stalled_s(file), now_s) for rate, file in zip(self._rates, self._files, strict=True)
-        )
+        return tuple(rate(self._stalled_s(file), now_s) for rate, file in zip(self._rates, self._files, strict=True))
 
     def _stalled_s(self, file: File) -> float:
         try:

@@ -1,0 +1,95 @@
+"""What this rank offers to the job: the caller's settings, and what model, loader and machine say of themselves."""
+
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypedDict
+
+import torch
+from torch.utils.data import IterableDataset
+
+from lbbsp.adapters.pytorch import planned
+from lbbsp.adapters.pytorch.models import bounds_minimum, device_of, has_batch_norm, is_compiled, unwrap
+from lbbsp.adapters.pytorch.order import of_loader
+from lbbsp.errors import ConfigError
+from lbbsp.worker.identity import device_name, machine_name
+from lbbsp.worker.session import manager_address
+from lbbsp.worker.terms import Offer
+
+MODES = ("balance", "observe")
+REDUCTIONS = ("mean", "sum")
+
+
+class Settings(TypedDict, total=False):
+    """What the caller may settle; see balance()."""
+
+    global_batch: int | None
+    min_samples: int | None
+    max_samples: int | None
+    granularity: int
+    manager: str | None
+    job: str | None
+    mode: str
+    reduction: str
+
+
+def of_loose_loop(models: Sequence[Any], settings: Settings) -> Offer:
+    """The offer of a loop without a DataLoader."""
+    made = _plain(models, settings)
+    if made.global_batch is None and made.problem is None:
+        return replace(made, problem="a loop without a DataLoader has no batch size of its own: give global_batch=")
+    return made
+
+
+def with_loader(models: Sequence[Any], loader: Any, settings: Settings) -> Offer:
+    """The offer of a loop with a DataLoader; what can't be served becomes its problem, told to all ranks."""
+    made = _plain(models, settings)
+    try:
+        planned.check(loader)
+        samples = None if is_stream(loader) else of_loader(loader, 0).samples
+    except ConfigError as error:
+        return replace(made, problem=made.problem or str(error))
+    return replace(
+        made,
+        batch_samples=planned.batch_samples(loader),
+        dataset_samples=samples,
+        lookahead=0 if is_stream(loader) else planned.lookahead(loader),
+        drop_last=planned.drop_last(loader) or has_batch_norm([unwrap(model) for model in models]),
+    )
+
+
+def is_stream(loader: Any) -> bool:
+    """Whether the loader's data set has no positions."""
+    return isinstance(loader.dataset, IterableDataset)
+
+
+def _plain(models: Sequence[Any], settings: Settings) -> Offer:
+    ddps = [unwrap(model) for model in models]
+    device = device_of(ddps[0])
+    nonce = uuid.uuid4().hex
+    least = settings.get("min_samples")
+    if least is None:
+        least = bounds_minimum(ddps, any(is_compiled(model) for model in models))
+    return Offer(
+        batch_samples=0,
+        dataset_samples=None,
+        job=settings.get("job") or os.environ.get("LBBSP_JOB") or nonce,
+        incarnation=nonce,
+        seed=int(torch.initial_seed() % 2**31),
+        global_batch=settings.get("global_batch"),
+        min_samples=least,
+        max_samples=settings.get("max_samples"),
+        granularity=settings.get("granularity", 1),
+        manager=manager_address(settings.get("manager")),
+        mode=settings.get("mode", "balance"),
+        device_kind=device.type,
+        machine=machine_name(),
+        device=device_name(device.type, device.index),
+        problem=_unknown("mode", settings.get("mode", "balance"), MODES)
+        or _unknown("reduction", settings.get("reduction", "mean"), REDUCTIONS),
+    )
+
+
+def _unknown(name: str, value: str, known: tuple[str, ...]) -> str | None:
+    return None if value in known else f"unknown {name} {value!r}; known: {', '.join(known)}"
