@@ -11,10 +11,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from lbbsp.core.manager import BatchSizeManager, JobSpec
 from lbbsp.protocol import EmbeddedOrders, EmbeddedReady
 from lbbsp.service.daemon import Daemon
-from lbbsp.service.job import MakeSizer
+from lbbsp.service.job import sizer_maker
 from lbbsp.service.options import ManagerOptions, ServerKeys
 from lbbsp.service.table import JobTable
 
@@ -22,9 +21,7 @@ log = logging.getLogger("lbbsp.manager")
 
 
 def command(
-    bind: Annotated[
-        str, typer.Option(help="Where to listen; port 0 finds a free one.")
-    ] = "tcp://127.0.0.1:5551",
+    bind: Annotated[str, typer.Option(help="Where to listen; port 0 finds a free one.")] = "tcp://127.0.0.1:5551",
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve a network without keys.")] = False,
     predictor: Annotated[str, typer.Option(help="What forecasts speeds.")] = "ema",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
@@ -34,7 +31,7 @@ def command(
     _configure_logging(log_level, embedded)
     options = _embedded_options(bind) if embedded else ManagerOptions(bind=bind, insecure=insecure)
     options.check()
-    daemon = Daemon(options, JobTable(_maker(predictor)))
+    daemon = Daemon(options, JobTable(sizer_maker(predictor)))
     try:
         _announce(daemon.address, embedded)
         log.info("stopped by %s", daemon.run())
@@ -42,18 +39,9 @@ def command(
         daemon.close()
 
 
-def _maker(predictor: str) -> MakeSizer:
-    def make(spec: JobSpec, observe_only: bool) -> BatchSizeManager:
-        return BatchSizeManager(spec, predictor, observe_only=observe_only)
-
-    return make
-
-
 def _configure_logging(level: str, embedded: bool) -> None:
     who = "lbbsp manager (embedded)" if embedded else "lbbsp manager"
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format=f"%(asctime)s {who} %(levelname)s %(message)s"
-    )
+    logging.basicConfig(level=level.upper(), stream=sys.stderr, format=f"%(asctime)s {who} %(levelname)s %(message)s")
 
 
 def _embedded_options(bind: str) -> ManagerOptions:

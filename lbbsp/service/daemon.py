@@ -17,6 +17,7 @@ import zmq
 
 from lbbsp.protocol import encode
 from lbbsp.service.options import ManagerOptions
+from lbbsp.service.spare import Spare
 from lbbsp.service.table import JobTable
 from lbbsp.service.watch import Watch
 from lbbsp.service.zap import Doorman
@@ -54,6 +55,7 @@ class Daemon:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._doorman = None if options.keys is None else Doorman(self._context, options.keys.allowed)
         self._router = self._context.socket(zmq.ROUTER)
+        self._spare = Spare(table, clock, self._waiting)
         self._stopped_by: str | None = None
         self._wake, self._waker = sockets.socketpair()
         _configure(self._router, options)
@@ -75,6 +77,7 @@ class Daemon:
             if self._doorman is not None and self._doorman.socket in ready:
                 self._doorman.answer()
             self._serve()
+            self._spare.spend()
             now_s = self._clock()
             if now_s >= tick_due_s:
                 tick_due_s = now_s + tick_s
@@ -99,6 +102,9 @@ class Daemon:
             except zmq.Again:
                 return
             self._take(frames)
+
+    def _waiting(self) -> bool:
+        return bool(int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def _take(self, frames: list[bytes]) -> None:
         if len(frames) != 2:

@@ -25,6 +25,15 @@ MAX_GATHERING = 4
 MAX_PAST = 16
 
 
+def sizer_maker(predictor: str) -> MakeSizer:
+    """Jobs whose speeds are forecast by the predictor of this name."""
+
+    def make(spec: JobSpec, observe_only: bool) -> BatchSizeManager:
+        return BatchSizeManager(spec, predictor, observe_only=observe_only)
+
+    return make
+
+
 class Job:
     """All that is known of one job id."""
 
@@ -48,9 +57,7 @@ class Job:
     def hello(self, hello: Hello, peer: bytes, now_s: float) -> list[Reply]:
         """Take a sound hello; replies to this peer, and to others whose standing it changes."""
         if hello.incarnation in self._past:
-            return [
-                (peer, refusal(hello, "this incarnation was replaced by a newer one: start the rank again"))
-            ]
+            return [(peer, refusal(hello, "this incarnation was replaced by a newer one: start the rank again"))]
         self.heard_s = now_s
         roster = self._gather(hello.incarnation)
         changed = roster.add(hello, peer)

@@ -55,9 +55,7 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
 def _why(error: Exception) -> str:
     number = getattr(error, "errno", None)
     if number == errno.EADDRINUSE:
-        return (
-            "the port is taken, perhaps by another manager; pass --bind with another one (0 finds a free one)"
-        )
+        return "the port is taken, perhaps by another manager; pass --bind with another one (0 finds a free one)"
     if number == errno.EADDRNOTAVAIL or number == errno.ENODEV:
         return "no interface of this machine has that address; 127.0.0.1 works for jobs on this machine"
     return f"{error}; an address reads tcp://HOST:PORT"

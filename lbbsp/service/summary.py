@@ -54,9 +54,7 @@ class Summary:
         for rank in change.came_back[:SHOWN_IN_FULL]:
             log.info("job %r: rank %d reports again", job.name, rank)
         if change.rests:
-            log.info(
-                "job %r: no rank reports now, none is behind: validation, a checkpoint, a pause", job.name
-            )
+            log.info("job %r: no rank reports now, none is behind: validation, a checkpoint, a pause", job.name)
 
 
 def line(job: Job, rejections: Rejections) -> str:
@@ -68,11 +66,7 @@ def line(job: Job, rejections: Rejections) -> str:
     return (
         f"iteration {job.live.newest_iteration}: {stats.iteration_time_s * 1e3:.1f} ms, "
         f"wait {stats.wait_share:.1%}, lag {stats.lag}, sizes {shown(stats.sizes)}"
-        + (
-            f"; silent {np.flatnonzero(job.live.silence.silent).tolist()}"
-            if job.live.silence.silent.any()
-            else ""
-        )
+        + (f"; silent {np.flatnonzero(job.live.silence.silent).tolist()}" if job.live.silence.silent.any() else "")
         + (f"; rejected: {rejected}" if rejected else "")
     )
 

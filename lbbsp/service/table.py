@@ -44,6 +44,8 @@ class JobTable:
     def __init__(self, make_sizer: MakeSizer) -> None:
         self.jobs: dict[str, Job] = {}
         self.rejections = Rejections()
+        self.planned: dict[str, None] = {}
+        """Jobs that have made a plan since this was last emptied, the longest ago first."""
         self._make_sizer = make_sizer
         self._reminded_s: dict[bytes, float] = {}
 
@@ -73,6 +75,9 @@ class JobTable:
         if job is None or roster is None:
             self.rejections.add(report.job, "unknown incarnation", f"incarnation {report.incarnation!r}")
             return self._remind(peer, report, now_s)
+        if report.rank not in roster.peers and peer in roster.peers.values():
+            self.rejections.add(report.job, "unknown rank", f"rank {report.rank} has not said hello")
+            return []
         if roster.peers.get(report.rank) != peer:
             self.rejections.add(report.job, "no hello", f"rank {report.rank} has not said hello from there")
             return self._remind(peer, report, now_s)
@@ -86,7 +91,10 @@ class JobTable:
         except RejectedReport as error:
             self.rejections.add(report.job, str(error.kind), str(error))
             return []
-        return [] if plan is None else [(roster.peers[0], plan)]
+        if plan is None:
+            return []
+        self.planned[report.job] = None
+        return [(roster.peers[0], plan)]
 
     def _hello(self, peer: bytes, hello: Hello, now_s: float) -> list[Reply]:
         reason = unsound(hello)
@@ -112,6 +120,7 @@ class JobTable:
 
     def _end(self, name: str) -> None:
         del self.jobs[name]
+        self.planned.pop(name, None)
         self.rejections.forget(name)
 
     def _remind(self, peer: bytes, report: Report, now_s: float) -> list[Reply]:

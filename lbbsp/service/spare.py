@@ -1,0 +1,48 @@
+"""Spare time for predictors that learn off the decision path: a small share of one core, while nothing waits.
+
+Times in seconds by the manager's clock.
+"""
+
+from collections.abc import Callable
+
+from lbbsp.service.table import JobTable
+
+SHARE = 0.05
+"""Of one core, over all jobs."""
+LEAST_S, MOST_S = 1e-3, 20e-3
+"""Saved up to at least the first before any is spent, and never beyond the second."""
+
+
+class Spare:
+    """Lets the jobs that have made a plan lately train, in turn.
+
+    Args:
+        table: the jobs.
+        clock: seconds, monotonic.
+        waiting: whether a message waits; training then ends after its step of about a millisecond.
+    """
+
+    def __init__(self, table: JobTable, clock: Callable[[], float], waiting: Callable[[], bool]) -> None:
+        self._table = table
+        self._clock = clock
+        self._waiting = waiting
+        self._saved_s = 0.0
+        self._at_s = clock()
+
+    def spend(self) -> None:
+        """Spend what has been saved up, if there is a job that wants it."""
+        now_s = self._clock()
+        self._saved_s = min(MOST_S, self._saved_s + SHARE * (now_s - self._at_s))
+        self._at_s = now_s
+        while self._table.planned and self._saved_s >= LEAST_S and not self._waiting():
+            self._train(next(iter(self._table.planned)))
+
+    def _train(self, name: str) -> None:
+        del self._table.planned[name]
+        job = self._table.jobs.get(name)
+        if job is None or job.live is None:
+            return
+        start_s = self._clock()
+        until_s = start_s + self._saved_s
+        job.live.sizer.train(lambda: self._clock() < until_s and not self._waiting())
+        self._saved_s -= self._clock() - start_s
