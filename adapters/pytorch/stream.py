@@ -185,6 +185,7 @@ class StreamIterator(Iterator[Any]):
 
     def _end(self) -> None:
         self._ended = True
+        self._loader.balancer.follower.places.forget(self.draws.cursor)
         self._loader.balancer.follower.finish()
         if self.held:
             log.info("the streams' joint end leaves %d samples of this rank unused", self.held)

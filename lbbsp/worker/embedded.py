@@ -42,7 +42,7 @@ class Embedded(NamedTuple):
             self.process.wait()
 
 
-def start(bind_host: str = "127.0.0.1", timeout_s: float = START_TIMEOUT_S) -> Embedded:
+def start(bind_host: str = "127.0.0.1", timeout_s: float = START_TIMEOUT_S, log_level: str = "info") -> Embedded:
     """Start a manager that listens on a free port of bind_host, with keys for this job alone.
 
     Raises:
@@ -50,9 +50,9 @@ def start(bind_host: str = "127.0.0.1", timeout_s: float = START_TIMEOUT_S) -> E
     """
     curve, orders = _one_time_keys()
     host = f"[{bind_host}]" if ":" in bind_host else bind_host
-    command = [sys.executable, "-P", "-m", "lbbsp", "manager", "--embedded", "--bind", f"tcp://{host}:0"]
+    options = ["--embedded", "--bind", f"tcp://{host}:0", "--log-level", log_level]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-P", "-m", "lbbsp", "manager", *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=_environment(),

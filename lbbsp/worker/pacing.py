@@ -11,6 +11,8 @@ GRACE_SHARE = 0.01
 GRACE_STEP_S = 0.0005
 PATIENCE_S = 1.0
 REMEMBERED = 32
+PATIENCE = 4
+"""So many plans must be too late before rank 0 stops waiting for them."""
 
 
 class Pacing:
@@ -29,8 +31,8 @@ class Pacing:
         if not self._needed:
             return limit
         useful = [late for late in self._needed if late <= limit]
-        if len(useful) < len(self._needed) // 4:
-            return 0.0
+        if not useful or 4 * len(useful) < len(self._needed):
+            return 0.0 if len(self._needed) >= PATIENCE else limit
         return min(limit, 2.0 * max(0.0, max(useful)) + GRACE_STEP_S)
 
     def event(self, now_s: float) -> None:

@@ -16,7 +16,8 @@ class Places:
         self.mixed = False
         """More than one iterator was drawn from since the newest iteration was closed."""
         self._live: list[Cursor] = []
-        self._main_reduced = False
+        self._main_over = False
+        """Training is done with the main iterator's newest draw: it was reduced, or the iterator has ended."""
 
     def drawn(self, cursor: Cursor) -> None:
         """This one was drawn from."""
@@ -26,18 +27,19 @@ class Places:
         self._live.append(cursor)
         if cursor is self.main or self._leads(cursor):
             self.main = cursor
-            self._main_reduced = False
+            self._main_over = False
 
     def forget(self, cursor: Cursor) -> None:
-        """This iterator has died; the one drawn from before it leads again."""
+        """This iterator has ended or died; the one drawn from before it leads again, else the next to be drawn."""
         if cursor in self._live:
             self._live.remove(cursor)
-        if cursor is self.main and self._live:
-            self.main = self._live[-1]
+        if cursor is self.main:
+            self._main_over = not self._live
+            self.main = self._live[-1] if self._live else cursor
 
     def reduced(self) -> None:
         """A gradient reduction has followed the newest draw."""
-        self._main_reduced = True
+        self._main_over = True
 
     def now(self) -> tuple[Place, ...]:
         """Where the iterators are, the main one first."""
@@ -60,4 +62,4 @@ class Places:
 
     def _leads(self, cursor: Cursor) -> bool:
         main = self.main
-        return main is None or cursor.drawn > 1 or self._main_reduced or main.drawn <= 1
+        return main is None or cursor.drawn > 1 or self._main_over or main.drawn <= 1

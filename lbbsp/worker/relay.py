@@ -6,13 +6,14 @@ gradient and wait for it at their next draw. Knows nothing of frameworks: the ad
 """
 
 import logging
+import math
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import zmq
@@ -24,6 +25,8 @@ from lbbsp.worker.pacing import Pacing
 from lbbsp.worker.vector import IntArray, Place, Vector, pack, unpack
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 IDLE_POLL_S = 0.5
 NAP_S = 1e-4
@@ -130,7 +133,7 @@ class Relay(threading.Thread):
         self._wanted_s: float | None = None
         self._tail_s = 0.0
         self._sequence = self._sent_sequence = start.sequence
-        self._closing = False
+        self._closing = self._ill = False
         self._holding = threading.Lock()
         self._held = False
         self.pacing = Pacing()
@@ -192,21 +195,15 @@ class Relay(threading.Thread):
     # --- the relay's thread
 
     def run(self) -> None:
-        """Serve until closed; a broken control group ends it, and the next draw raises torch's own error."""
+        """Serve until closed. A broken control group ends it; the next draw raises torch's own error."""
         poller = zmq.Poller()
         poller.register(self._wake, zmq.POLLIN)
         poller.register(self._client.socket, zmq.POLLIN)
         due: Reduction | None = None
-        try:
-            while not (self._closing and due is None and not self._inbox):
-                _wait(poller, self._timeout_s(due))
-                with self._holding:
-                    due = self._turn(due)
-        except Exception as fault:
-            log.debug("the control group failed", exc_info=True)
-            with self._changed:
-                self._fault = fault
-                self._changed.notify_all()
+        while self._fault is None and not (self._closing and due is None and not self._inbox):
+            _wait(poller, self._timeout_s(due))
+            with self._holding:
+                due = self._turn(due)
         self._client.close()
 
     def _turn(self, due: Reduction | None) -> Reduction | None:
@@ -215,35 +212,47 @@ class Relay(threading.Thread):
         while self._inbox:
             if due is not None:
                 self._send(due, None)
-                due = None
-            event = self._inbox.popleft()
-            if isinstance(event, Restart):
-                self._bounds = event.bounds
-                self._client.hello_again(event.hello)
-                continue
-            due = event
-            self.pacing.event(due.at_s)
-            if due.report is not None:
-                self._client.report(due.report)
-        self._client.pump()
+            due = self._accept(self._inbox.popleft())
+        plan = self._guarded(lambda: self._fresh(due))
         if due is None:
             return None
-        if self._reduced_s is not None:
-            self.pacing.reduced(self._reduced_s)
-        plan = self._fresh(due)
         if plan is None and not self._hopeless(due) and self._timeout_s(due) > 0:
             return due
         self._send(due, plan)
         return None
 
+    def _accept(self, event: Reduction | Restart) -> Reduction | None:
+        if isinstance(event, Restart):
+            hello, self._bounds = event.hello, event.bounds
+            self._guarded(lambda: self._client.hello_again(hello))
+            return None
+        self.pacing.event(event.at_s)
+        report = event.report
+        if report is not None:
+            self._guarded(lambda: self._client.report(report))
+        return event
+
+    def _guarded(self, call: Callable[[], T]) -> T | None:
+        """A fault of our own service must never reach the training loop: from then on sizes stay as they are."""
+        if self._ill:
+            return None
+        try:
+            return call()
+        except Exception:
+            self._ill = True
+            log.exception("a fault of lbbsp's own; training goes on with the sizes it has")
+            return None
+
     def _hopeless(self, due: Reduction) -> bool:
         """No plan can come: nothing was reported, or nobody is there."""
-        return self._closing or due.report is None or self._client.away or self._client.refused is not None
+        away = self._client.away or self._client.refused is not None
+        return self._closing or self._ill or due.report is None or away
 
-    def _fresh(self, due: Reduction) -> Plan | None:
+    def _fresh(self, due: Reduction | None) -> Plan | None:
         """The manager's plan for this reduction, if it is there."""
+        self._client.pump()
         plan = self._client.plan()
-        if plan is None or due.report is None or plan.based_on_iteration < due.report.iteration:
+        if due is None or plan is None or due.report is None or plan.based_on_iteration < due.report.iteration:
             return None
         return plan
 
@@ -255,35 +264,41 @@ class Relay(threading.Thread):
 
     def _send(self, due: Reduction, plan: Plan | None) -> None:
         """One broadcast: the newest plan that is newer and fits, else the sizes in force."""
-        self._learn(plan)
-        vector = self._next_vector(due.sequence, plan or self._client.plan())
+        self._learn(due, plan)
+        old = self._newest[0]
+        vector = self._guarded(lambda: self._next_vector(old, plan or self._client.plan())) or old
+        vector = replace(vector, sequence=due.sequence)
         with self._changed:
             self._newest = (vector, due.places)
             self._changed.notify_all()
-        self._link.send(pack(vector, due.places))
+        try:
+            self._link.send(pack(vector, due.places))
+        except Exception as fault:  # torch's own; raised at the next draw
+            self._fault = fault
         with self._changed:
             self._sent_sequence = due.sequence
             self._changed.notify_all()
 
-    def _learn(self, plan: Plan | None) -> None:
+    def _learn(self, due: Reduction, plan: Plan | None) -> None:
+        if self._reduced_s is not None:
+            self.pacing.reduced(self._reduced_s)
+        if due.report is None or self._client.away:
+            return
         wanted_s = self._wanted_s
-        if plan is None:
-            self.pacing.arrived(float("inf"))
-        else:
-            self.pacing.arrived(0.0 if wanted_s is None else self._clock() - wanted_s)
+        late_s = 0.0 if wanted_s is None else self._clock() - wanted_s
+        self.pacing.arrived(late_s if plan is not None else math.inf)
 
-    def _next_vector(self, sequence: int, plan: Plan | None) -> Vector:
-        old = self._newest[0]
+    def _next_vector(self, old: Vector, plan: Plan | None) -> Vector:
         if plan is None or plan.based_on_iteration <= old.based_on_iteration:
-            return Vector(old.sizes, sequence, old.version, old.based_on_iteration)
+            return old
         sizes = np.array(plan.sizes, dtype=np.int64)
         why = fits(sizes, self._bounds)
         if why is not None:
             self.plans_refused += 1
             log.warning("plan %d does not fit and is ignored: %s", plan.version, why)
-            return Vector(old.sizes, sequence, old.version, plan.based_on_iteration)
+            return replace(old, based_on_iteration=plan.based_on_iteration)
         self.plans_taken += 1
-        return Vector(sizes, sequence, plan.version, plan.based_on_iteration)
+        return Vector(sizes, version=plan.version, based_on_iteration=plan.based_on_iteration)
 
 
 def _drain(wake: int) -> None:
