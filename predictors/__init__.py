@@ -6,7 +6,9 @@ A new predictor is one file and one line in PREDICTORS; the shared tests find it
 from typing import Any
 
 from lbbsp.errors import ConfigError
+from lbbsp.predictors.arima import Arima
 from lbbsp.predictors.arx import Arx
+from lbbsp.predictors.auto import Auto
 from lbbsp.predictors.base import Array, Predictor
 from lbbsp.predictors.ema import Ema
 from lbbsp.predictors.last import Last
@@ -19,8 +21,10 @@ PREDICTORS: dict[str, type[Predictor]] = {
     "last": Last,
     "ema": Ema,
     "mean": Mean,
+    "arima": Arima,
     "arx": Arx,
     "narx": Narx,
+    "auto": Auto,
 }
 
 

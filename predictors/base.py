@@ -17,6 +17,8 @@ from lbbsp.errors import ConfigError
 Array = npt.NDArray[np.float64]
 """Speeds are (workers,), sensors (workers, sensors); NaN = no report, no such sensor."""
 
+IntArray = npt.NDArray[np.intp]
+
 ERROR_MEMORY = 0.05
 """Share of the newest iteration in the recent error: about the last 20 count."""
 

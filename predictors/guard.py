@@ -5,7 +5,7 @@ Works on log speeds as arrays (candidates, workers), of which the last row is th
 
 import numpy as np
 
-from lbbsp.predictors.base import Array, blend
+from lbbsp.predictors.base import Array, IntArray, blend
 
 MEMORY = 0.05
 """Share of the newest iteration in the recent squared error: about the last 20 count."""
@@ -25,7 +25,7 @@ class Guard:
         wrong = np.expm1(np.clip(candidates - log_speed, -2.0, 2.0)) ** 2
         self._missed = blend(self._missed, wrong, MEMORY)
 
-    def chosen(self) -> Array:
+    def chosen(self) -> IntArray:
         """Index of the candidate to use for each worker, (workers,)."""
         missed = np.where(np.isnan(self._missed), np.inf, self._missed)
         best = missed.argmin(0)

@@ -48,7 +48,9 @@ class History:
     def steady(self) -> Array:
         """Median of the last three log speeds, which no single spike moves, (workers,)."""
         first, second, third = blend(self.past[:3], self.newest, 0.0)
-        return np.maximum(np.minimum(first, second), np.minimum(np.maximum(first, second), third))
+        low, high = np.minimum(first, second), np.maximum(first, second)
+        steady: Array = np.maximum(low, np.minimum(high, third))
+        return steady
 
     def after(self, log_speed: Array) -> "History":
         """The history one iteration later. A worker without a report (NaN) keeps its newest value."""

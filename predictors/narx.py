@@ -96,4 +96,5 @@ class Narx(Base):
         for _ in range(horizon):
             history = history.after(self._next(history, self._inputs.rows(history, sensors)))
         candidates = np.concatenate((self._plain(), history.newest[None]))
-        return np.exp(np.take_along_axis(candidates, self._guard.chosen()[None], axis=0)[0])
+        chosen: Array = candidates[self._guard.chosen(), np.arange(self.workers)]
+        return np.exp(chosen)

@@ -21,6 +21,7 @@ class RowBuffer:
         self._workers = workers
         each = min(workers, EACH)
         self._inputs: Array = np.zeros((CAPACITY // each, each, width))
+        self._each = each
         self._targets: Array = np.zeros(self._inputs.shape[:2])
         self._weights: Array = np.zeros(self._inputs.shape[:2])
         self._added = 0
@@ -28,7 +29,7 @@ class RowBuffer:
     @property
     def count(self) -> int:
         """Rows that a batch can be drawn from."""
-        return min(self._added, len(self._inputs)) * self._inputs.shape[1]
+        return min(self._added, len(self._inputs)) * self._each
 
     def add(self, inputs: Array, targets: Array) -> None:
         """One iteration: inputs (workers, width) and targets (workers,)."""
@@ -44,7 +45,7 @@ class RowBuffer:
     def batch(self) -> tuple[Array, Array, Array]:
         """Inputs, targets and weights of BATCH rows, or of 8 iterations where those are more."""
         filled = min(self._added, len(self._inputs))
-        iterations = max(-(-BATCH // self._inputs.shape[1]), 8)
+        iterations = max(-(-BATCH // self._each), 8)
         drawn = self._random.integers(0, filled, iterations)
         width = self._inputs.shape[2]
         return self._inputs[drawn].reshape(-1, width), self._targets[drawn].ravel(), self._weights[drawn].ravel()

@@ -10,6 +10,7 @@ from lbbsp.errors import ConfigError
 from lbbsp.predictors import PREDICTORS, make
 
 WORKERS, SENSORS = 5, 2
+OPTIONS = {"arima": {"background": False}}
 every = pytest.mark.parametrize("name", PREDICTORS)
 
 
@@ -21,8 +22,12 @@ def history():
     return 100 * walk, rng.normal(0, 1, (60, WORKERS, SENSORS))
 
 
-def fed(name, speeds, sensors, workers=WORKERS):
-    predictor = make(name, workers, SENSORS)
+def made(name, workers=WORKERS, sensors=SENSORS, **more):
+    return make(name, workers, sensors, **OPTIONS.get(name, {}), **more)
+
+
+def fed(name, speeds, sensors, **more):
+    predictor = made(name, **more)
     for speed, reading in zip(speeds, sensors, strict=True):
         predictor.observe(speed, reading)
         predictor.train(steps(2))
@@ -37,7 +42,7 @@ def steps(count):
 @every
 @pytest.mark.parametrize("horizon", [1, 3, 50])
 def test_predicts_before_it_has_seen_anything(name, horizon):
-    forecast = make(name, WORKERS, SENSORS).predict(np.full((WORKERS, SENSORS), np.nan), horizon)
+    forecast = made(name).predict(np.full((WORKERS, SENSORS), np.nan), horizon)
     assert forecast.shape == (WORKERS,)
     assert np.isfinite(forecast).all()
     assert (forecast > 0).all()
@@ -152,9 +157,17 @@ def test_the_same_history_gives_the_same_forecast(name, history):
 
 
 @every
+def test_the_error_is_kept_at_the_horizon_that_is_asked_for(name, history):
+    near, far = fed(name, *history), fed(name, *history, horizon=8)
+    assert np.isfinite(far.error()).all()
+    if name != "mean":
+        assert far.error().mean() > near.error().mean()
+
+
+@every
 @pytest.mark.parametrize("workers", [1, 300])
 def test_any_number_of_workers_without_a_sensor(name, workers):
-    predictor = make(name, workers)
+    predictor = made(name, workers, 0)
     for _ in range(30):
         predictor.observe(np.full(workers, 12.0), np.empty((workers, 0)))
         predictor.train(steps(1))
@@ -165,9 +178,9 @@ def test_any_number_of_workers_without_a_sensor(name, workers):
 @every
 def test_a_wrong_shape_is_named(name):
     with pytest.raises(ValueError, match=r"shape \(5,\), got \(4,\)"):
-        make(name, WORKERS, SENSORS).observe(np.ones(4), np.ones((WORKERS, SENSORS)))
+        made(name).observe(np.ones(4), np.ones((WORKERS, SENSORS)))
     with pytest.raises(ValueError, match="horizon 0"):
-        make(name, WORKERS, SENSORS).predict(np.ones((WORKERS, SENSORS)), 0)
+        made(name).predict(np.ones((WORKERS, SENSORS)), 0)
 
 
 def test_an_unknown_name_lists_the_known_ones():

@@ -1,0 +1,110 @@
+"""Picks, for each worker, the predictor that has lost least time lately, the equal split among them.
+
+Time lost is what counts: sizes in proportion to forecasts, the slowest worker's time over the clairvoyant one. The
+job as a whole elects one predictor by it; a worker takes another where that alone would surely have made the job
+faster. A smooth maximum (p-norm) judges the latter, so that every worker that comes near the slowest has a say.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lbbsp.errors import ConfigError
+from lbbsp.predictors.arima import Arima
+from lbbsp.predictors.arx import Arx
+from lbbsp.predictors.base import Array, Base, IntArray, Predictor, filled
+from lbbsp.predictors.contest import Contest
+from lbbsp.predictors.ema import Ema
+from lbbsp.predictors.last import Last
+from lbbsp.predictors.mean import Mean
+from lbbsp.predictors.narx import Narx
+
+MEMBERS: dict[str, Callable[..., Predictor]] = {
+    "last": Last,
+    "ema": Ema,
+    "mean": Mean,
+    "arima": Arima,
+    "arx": Arx,
+    "narx": Narx,
+}
+USUAL = ("ema", "last", "mean", "arx", "narx")
+"""The first is in charge at the start."""
+
+EQUAL = "equal"
+POWER = 12.0
+MOST_LOST = 4.0
+
+
+class Auto(Base):
+    """members: names of the predictors to pick from, the equal split always among them."""
+
+    name = "auto"
+
+    def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1, members: Sequence[str] = USUAL) -> None:
+        super().__init__(workers, sensors, horizon=horizon)
+        if unknown := set(members) - set(MEMBERS):
+            raise ConfigError(f"auto can't pick from {sorted(unknown)}; known: {', '.join(MEMBERS)}")
+        self._names = (*members, EQUAL)
+        self._members = [MEMBERS[name](workers, sensors, horizon=horizon) for name in members]
+        self._made: deque[tuple[Array, Array]] = deque(maxlen=horizon)
+        self._job = Contest(len(self._names), 1, share=0.02, sureness=0.5)
+        self._each = Contest(len(self._names), workers, share=0.02, sureness=2.0)
+        self._elected = np.zeros(1, dtype=np.intp)
+        self._chosen = np.zeros(workers, dtype=np.intp)
+
+    def in_charge(self) -> tuple[str, ...]:
+        """Name of the member that forecasts each worker now."""
+        return tuple(self._names[index] for index in self._chosen)
+
+    def train(self, more: Callable[[], bool]) -> None:
+        """Every member in turn gets its share of the steps."""
+        for member in self._members:
+            member.train(more)
+
+    def _learn(self, speed: Array, sensors: Array) -> None:
+        if len(self._made) == self.horizon:
+            self._judge(*self._made[0], speed)
+        for member in self._members:
+            member.observe(speed, sensors)
+        forecasts = self._forecasts(sensors, self.horizon)
+        self._made.append((forecasts, picked(forecasts, self._chosen)))
+
+    def _judge(self, forecasts: Array, used: Array, speed: Array) -> None:
+        known = np.isfinite(speed)
+        if np.count_nonzero(known) < 2:
+            return
+        lost = np.full(forecasts.shape, np.nan)
+        lost[:, known] = lost_by_worker(forecasts[:, known], used[known], speed[known])
+        self._job.add(lost_by_job(forecasts[:, known], speed[known])[:, None])
+        self._each.add(lost)
+        before, self._elected = self._elected, self._job.winners(self._elected)
+        self._chosen = self._each.winners(np.where(self._chosen == before, self._elected, self._chosen))
+
+    def _forecasts(self, sensors: Array, horizon: int) -> Array:
+        rows = [member.predict(sensors, horizon) for member in self._members]
+        typical = np.mean(rows[self._names.index("mean")] if "mean" in self._names else rows[0])
+        return np.stack([*rows, np.full(self.workers, typical)])
+
+    def _forecast(self, sensors: Array, horizon: int) -> Array:
+        return picked(self._forecasts(sensors, horizon), self._chosen)
+
+
+def picked(forecasts: Array, chosen: IntArray) -> Array:
+    """From (candidates, workers), the chosen candidate's forecast of each worker."""
+    return filled(np.asarray(forecasts[chosen, np.arange(len(chosen))]))
+
+
+def lost_by_job(forecasts: Array, speed: Array) -> Array:
+    """Time over the clairvoyant plan's, less 1, were each candidate in charge of all workers; (candidates,)."""
+    lost = (forecasts / speed).max(1) * speed.sum() / forecasts.sum(1) - 1.0
+    return np.asarray(np.minimum(lost, MOST_LOST))
+
+
+def lost_by_worker(forecasts: Array, used: Array, speed: Array) -> Array:
+    """The same, smoothed, were each candidate in charge of one worker and all others as used."""
+    late = np.minimum(used / speed, MOST_LOST) ** POWER
+    others = np.maximum(late.sum() - late, 0.0)
+    latest = (others + np.minimum(forecasts / speed, MOST_LOST) ** POWER) ** (1.0 / POWER)
+    lost: Array = latest * speed.sum() / (used.sum() - used + forecasts)
+    return lost

@@ -1,0 +1,40 @@
+"""Who has lost least time lately, without thrashing: a challenger must be better by more than chance explains.
+
+Losses are arrays (candidates, columns): a column is a worker, or the whole job. Each column has one candidate in
+charge. Candidates are compared by their losses less the mean of all in the same iteration, so that what hurts
+them all alike decides nothing.
+"""
+
+import numpy as np
+
+from lbbsp.predictors.base import Array, IntArray
+
+
+class Contest:
+    """share: of the newest iteration in the running loss; sureness: in standard errors of the difference."""
+
+    def __init__(self, candidates: int, columns: int, *, share: float, sureness: float) -> None:
+        self._share = share
+        self._sureness = sureness
+        self._count: Array = np.zeros(columns)
+        self._loss: Array = np.zeros((candidates, columns))
+        self._variance: Array = np.zeros((candidates, columns))
+
+    def add(self, losses: Array) -> None:
+        """Take in one iteration, (candidates, columns); NaN = this column had no report."""
+        known = np.isfinite(losses).all(0)
+        self._count = self._count + known
+        share = known * np.maximum(self._share, 1.0 / np.maximum(self._count, 1.0))
+        away = np.where(known, losses - losses.mean(0), 0.0) - self._loss
+        self._loss = self._loss + share * away
+        self._variance = self._variance + share * ((1.0 - share) * away**2 - self._variance)
+
+    def winners(self, in_charge: IntArray) -> IntArray:
+        """Candidate for each column: the one in charge, unless another is surely better."""
+        columns = np.arange(len(in_charge))
+        best = self._loss.argmin(0)
+        gain = self._loss[in_charge, columns] - self._loss[best, columns]
+        spread = self._variance[in_charge, columns] + self._variance[best, columns]
+        share = np.maximum(self._share / 2.0, 1.0 / np.maximum(self._count, 1.0))
+        sure = (gain > self._sureness * np.sqrt(spread * share)) & (self._count > 4)
+        return np.where(sure, best, in_charge)
