@@ -19,7 +19,7 @@ from lbbsp.errors import LbbspError
 
 COMMANDS = {
     "manager": "lbbsp.service.command",
-    "doctor": "lbbsp.doctor",
+    "doctor": "lbbsp.doctor.command",
 }
 
 

@@ -15,8 +15,9 @@ from typing import Protocol
 from lbbsp.worker.sources import Cores, Load, Memory, Own, Pressure
 
 NAN = math.nan
-EARN_S = 70e-6
-EARN_SHARE = 5e-4
+BUDGET_S = 50e-6
+BUDGET_SHARE = 5e-4
+SURE_EVERY = 4
 
 
 class Source(Protocol):
@@ -49,8 +50,9 @@ def machine_sources(root: Path = Path("/")) -> list[Source]:
 class Sensors:
     """Reads its sources in turn, as many each time as their cost allows; the first one always.
 
-    With cold caches a source costs tens of microseconds. So each read may spend EARN_S, or EARN_SHARE of the
-    time since the read before where that is more; a source whose turn has not come keeps its reading.
+    With cold caches a source costs tens of microseconds. So a read goes on to further sources until it has taken
+    BUDGET_S, or BUDGET_SHARE of the time since the read before where that is more; every fourth read takes one
+    more source in any case. A source whose turn has not come keeps its reading.
 
     Args:
         sources: default: those of this machine, the freshest first.
@@ -63,7 +65,8 @@ class Sensors:
         self._values = [(NAN,) * len(source.names) for source in self._sources]
         self._due_s = [-math.inf] * len(self._sources)
         self._turns = deque(range(1, len(self._sources)))
-        self._credit_s = self._read_s = 0.0
+        self._read_s = -math.inf
+        self._reads = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,17 +76,17 @@ class Sensors:
     def read(self) -> tuple[float, ...]:
         """All readings, (sensors,), each finite or NaN. Never raises."""
         now_s = start_s = self._clock()
-        earned_s = max(EARN_S, EARN_SHARE * (now_s - self._read_s))
-        self._credit_s, self._read_s = min(self._credit_s + earned_s, 2 * earned_s), now_s
+        budget_s = max(BUDGET_S, BUDGET_SHARE * (now_s - self._read_s))
+        self._read_s = now_s
+        self._reads += 1
         if self._sources:
             self._read_one(0, now_s)
-        for _ in range(len(self._turns)):
+        for extra in range(len(self._turns)):
             now_s = self._clock()
-            if now_s - start_s >= self._credit_s:
+            if now_s - start_s >= budget_s and (extra or self._reads % SURE_EVERY):
                 break
             self._read_one(self._turns[0], now_s)
             self._turns.rotate(-1)
-        self._credit_s -= self._clock() - start_s
         return tuple(value for values in self._values for value in values)
 
     def _read_one(self, place: int, now_s: float) -> None:

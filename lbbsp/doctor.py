@@ -1,5 +1,0 @@
-"""`lbbsp doctor`."""
-
-
-def command() -> None:
-    """Check what a job needs here."""

@@ -1,0 +1,1 @@
+"""The checks behind `lbbsp doctor`: each yields findings, none changes anything."""
