@@ -181,9 +181,11 @@ def fit_one(column: Array, order: Sequence[int], start: Array) -> Array | str:
     from statsmodels.tsa.arima.model import ARIMA
 
     column = column[np.isfinite(column)]
+    if len(column) < FIRST_FIT // 2:
+        return f"{len(column)} log speeds are too few"
     spread = float(column.std())
-    if len(column) < FIRST_FIT // 2 or spread < 1e-9:
-        return f"{len(column)} log speeds of spread {spread:.1e} say nothing"
+    if spread < 1e-9:
+        return "its speed has not changed"
     p, d, q = order
     middle = 0.0 if d else float(column.mean())
     begin = [*start[1:], float(np.diff(column, d).var() / spread**2) + 1e-6]
