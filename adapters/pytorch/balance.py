@@ -32,6 +32,7 @@ def balance(
     job: str | None = None,
     mode: str = "balance",
     reduction: str = "mean",
+    chunks: str = "auto",
 ) -> tuple[ModelT, Any]:
     """Give each rank the part of every global batch that its speed deserves. All ranks must call.
 
@@ -46,6 +47,8 @@ def balance(
         job: a name for the job; default: LBBSP_JOB, else a new one each start.
         mode: "balance", or "observe": sizes stay equal and the manager's log says what balancing would save.
         reduction: what the loop's loss is over the rank's batch: "mean" or "sum".
+        chunks: "on": loader workers fetch small chunks, and sizes act at once; "off": whole batches, and sizes act
+            num_workers * prefetch_factor iterations later; "auto": on, unless a collate_fn of the user's is slow.
 
     Returns:
         The model and a loader that stands in for the one given. Both untouched in a world of one rank or with
@@ -69,6 +72,7 @@ def balance(
         job=job,
         mode=mode,
         reduction=reduction,
+        chunks=chunks,
     )
     balancer = Balancer(models, with_loader(models, loader, settings), **settings)
     if is_stream(loader):

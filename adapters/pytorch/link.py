@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from lbbsp.worker.vector import HEADER, IntArray
+from lbbsp.worker.vector import IntArray, payload_length
 
 
 class Control:
@@ -66,7 +66,7 @@ class Control:
 
     def receive(self) -> Callable[[], IntArray]:
         """Others: post the receive of the next payload; what is returned waits for it."""
-        payload = torch.empty(HEADER + self.world_size, dtype=torch.int64)
+        payload = torch.empty(payload_length(self.world_size), dtype=torch.int64)
         work = self._broadcast(payload)
 
         def wait() -> IntArray:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
+from lbbsp.adapters.pytorch.chunks import ChunkBatches
 from lbbsp.adapters.pytorch.order import Order, order_hash
-from lbbsp.adapters.pytorch.planned import PlannedBatches, cut_to_nothing, rebuilt
+from lbbsp.adapters.pytorch.planned import WholeBatches, cut_to_nothing
 from lbbsp.errors import ConfigError, UnsupportedError
 from lbbsp.worker.cursor import Cursor, Epoch
 
@@ -29,8 +30,7 @@ class BalancedLoader:
     def __init__(self, loader: "DataLoader[Any]", order: Order, balancer: "Balancer") -> None:
         self._loader, self._order = loader, order
         self.balancer = balancer
-        self._batches = PlannedBatches()
-        self._inner = rebuilt(loader, self._batches)
+        self._source = ChunkBatches(loader) if balancer.terms.chunks else WholeBatches(loader)
         self._epochs: dict[int, Epoch] = {}
         self._resume: tuple[int, int] | None = None
         self.newest: Callable[[], BalancedIterator | None] = lambda: None
@@ -44,8 +44,7 @@ class BalancedLoader:
         self.balancer.before_draw()
         key, first_draw = self._place()
         cursor = self.balancer.follower.begin(self._epoch(key), first_draw)
-        self._batches.cursor = cursor
-        iterator = BalancedIterator(self, iter(self._inner), cursor)
+        iterator = BalancedIterator(self, self._source.iterate(cursor), cursor)
         self.newest = weakref.ref(iterator)
         weakref.finalize(iterator, self.balancer.follower.places.forget, cursor)
         return iterator

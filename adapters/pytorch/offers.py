@@ -1,15 +1,17 @@
 """What this rank offers to the job: the caller's settings, and what model, loader and machine say of themselves."""
 
+import logging
 import os
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
-from lbbsp.adapters.pytorch import planned
+from lbbsp.adapters.pytorch import chunks, planned
 from lbbsp.adapters.pytorch.models import bounds_minimum, device_of, has_batch_norm, is_compiled, unwrap
 from lbbsp.adapters.pytorch.order import of_loader
 from lbbsp.errors import ConfigError
@@ -19,6 +21,11 @@ from lbbsp.worker.terms import Offer
 
 MODES = ("balance", "observe")
 REDUCTIONS = ("mean", "sum")
+AFFORDABLE_S = 0.005
+"""A user's collate function may take this long a batch in the training thread."""
+PROBED = 8
+
+log = logging.getLogger(__name__)
 
 
 class Settings(TypedDict, total=False):
@@ -32,6 +39,7 @@ class Settings(TypedDict, total=False):
     job: str | None
     mode: str
     reduction: str
+    chunks: str
 
 
 def of_loose_loop(models: Sequence[Any], settings: Settings) -> Offer:
@@ -55,8 +63,44 @@ def with_loader(models: Sequence[Any], loader: Any, settings: Settings) -> Offer
         batch_samples=planned.batch_samples(loader),
         dataset_samples=samples,
         lookahead=0 if is_stream(loader) else planned.lookahead(loader),
+        chunks=None if is_stream(loader) else _can_chunk(loader, settings.get("chunks", "auto")),
+        chunk_depth=chunks.depth(loader),
+        chunk_tasks=max(1, loader.num_workers),
         drop_last=planned.drop_last(loader) or has_batch_norm([unwrap(model) for model in models]),
     )
+
+
+def _can_chunk(loader: Any, choice: str) -> bool | None:
+    """Whether loader workers are to fetch chunks; None without workers."""
+    if loader.num_workers == 0:
+        return None
+    if choice != "auto":
+        return choice == "on"
+    if loader.collate_fn is default_collate:
+        return True
+    cost_s = collating_s(loader)
+    if cost_s <= AFFORDABLE_S:
+        return True
+    log.info(
+        "this rank's collate_fn takes about %.1f ms a batch, too long for the training thread: whole batches are "
+        "fetched ahead and sizes act %d iterations later; chunks='on' forces chunks",
+        1e3 * cost_s,
+        planned.lookahead(loader),
+    )
+    return False
+
+
+def collating_s(loader: Any) -> float:
+    """About how long the user's collate function takes for a batch, from a few samples; seconds."""
+    size = planned.batch_samples(loader)
+    few = min(PROBED, len(loader.dataset))
+    try:
+        samples = [loader.dataset[index] for index in range(few)]
+        began_s = time.perf_counter()
+        loader.collate_fn(samples)
+        return (time.perf_counter() - began_s) * size / max(1, few)
+    except Exception:  # whatever it is, the workers will meet it in their turn and tell
+        return float("inf")
 
 
 def is_stream(loader: Any) -> bool:
@@ -87,7 +131,8 @@ def _plain(models: Sequence[Any], settings: Settings) -> Offer:
         machine=machine_name(),
         device=device_name(device.type, device.index),
         problem=_unknown("mode", settings.get("mode", "balance"), MODES)
-        or _unknown("reduction", settings.get("reduction", "mean"), REDUCTIONS),
+        or _unknown("reduction", settings.get("reduction", "mean"), REDUCTIONS)
+        or _unknown("chunks", settings.get("chunks", "auto"), chunks.CHOICES),
     )
 
 

@@ -35,6 +35,19 @@ def stand_in(cursor: Cursor, start: int) -> int:
     return int(cursor.epoch.order[min(start, len(cursor.epoch.order) - 1)])
 
 
+class WholeBatches:
+    """The user's loader, fetching whole batches ahead: sizes act as many iterations later."""
+
+    def __init__(self, loader: "DataLoader[Any]") -> None:
+        self._batches = PlannedBatches()
+        self._inner = rebuilt(loader, self._batches)
+
+    def iterate(self, cursor: Cursor) -> Iterator[Any]:
+        """Batches of this cursor's draws."""
+        self._batches.cursor = cursor
+        return iter(self._inner)
+
+
 def rebuilt(loader: "DataLoader[Any]", batches: PlannedBatches) -> "DataLoader[Any]":
     """The user's loader with our batch sampler."""
     workers: dict[str, Any] = {}

@@ -16,6 +16,7 @@ import numpy as np
 
 from lbbsp.errors import OutOfStepError
 from lbbsp.protocol import Hello, Report
+from lbbsp.worker.chunked import Ahead, ChunkedCursor
 from lbbsp.worker.cursor import Cursor, Epoch, Part
 from lbbsp.worker.owntime import OwnTime, Window
 from lbbsp.worker.places import Places
@@ -51,6 +52,7 @@ class Follower:
         own: this rank's own time.
         clock: seconds, monotonic.
         read_sensors: readings at the barrier, in the order of hello.sensors.
+        ahead: how loader workers fetch chunks ahead; None where they fetch whole batches.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Follower:
         own: OwnTime,
         clock: Callable[[], float],
         read_sensors: Callable[[], tuple[float, ...]] = tuple,
+        ahead: Ahead | None = None,
     ) -> None:
         self.hello, self.channel, self.own = hello, channel, own
         self.in_force = start
@@ -70,6 +73,8 @@ class Follower:
         self.resumed_at: int | None = None
         """`reductions` at the newest resume."""
         self._lookahead, self._clock, self._read_sensors = lookahead, clock, read_sensors
+        self._ahead = ahead
+        self._reads_ahead = lookahead > 0 or (ahead is not None and ahead.depth > 0)
         self._sequence = self._base = self._ignore_through = 0
         self._closings: deque[int] = deque(maxlen=REMEMBERED)
         self._reductions = 0
@@ -91,6 +96,8 @@ class Follower:
     def begin(self, epoch: Epoch, first_draw: int = 0) -> Cursor:
         """A new iterator begins; waits for the sizes that follow the newest reduction."""
         self._take_sizes(outside=True, sent=True)
+        if self._ahead is not None:
+            return ChunkedCursor(epoch, self.hello.rank, self._ahead, self.in_force, first_draw)
         return Cursor(epoch, self.hello.rank, self._lookahead, self.in_force, first_draw)
 
     def draw(self, cursor: Cursor) -> None:
@@ -203,7 +210,7 @@ class Follower:
         steps = {round(math.log(part.samples) / SIZE_STEP) if part.samples else -1 for part in parts}
         seen = steps <= self._sizes_seen
         self._sizes_seen |= steps
-        starting = self._lookahead > 0 and parts[0].draw == self.places.first_draw
+        starting = self._reads_ahead and parts[0].draw == self.places.first_draw
         warm = self.totals.iterations >= WARM_UP_ITERATIONS
         return seen and warm and not starting and not self.places.mixed and -1 not in steps
 

@@ -21,6 +21,7 @@ import zmq
 from lbbsp.core.sizing import Bounds, fits
 from lbbsp.protocol import Hello, Plan, Report
 from lbbsp.worker.client import Client
+from lbbsp.worker.homes import Homes
 from lbbsp.worker.pacing import Pacing
 from lbbsp.worker.vector import IntArray, Place, Vector, pack, unpack
 
@@ -124,6 +125,7 @@ class Relay(threading.Thread):
         super().__init__(name="lbbsp-relay", daemon=True)
         self._client, self._link, self._clock = client, link, clock
         self._bounds = bounds
+        self._homes = Homes(start.homes)
         self._inbox: deque[Reduction | Restart] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._changed = threading.Condition()
@@ -169,6 +171,7 @@ class Relay(threading.Thread):
     def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
         """Let the relay's thread say hello again before it takes the next reduction."""
         self._newest = (replace(start, sequence=self._sequence), ())
+        self._homes = Homes(start.homes)
         self._inbox.append(Restart(hello, bounds))
         os.eventfd_write(self._wake, 1)
 
@@ -267,7 +270,7 @@ class Relay(threading.Thread):
         self._learn(due, plan)
         old = self._newest[0]
         vector = self._guarded(lambda: self._next_vector(old, plan or self._client.plan())) or old
-        vector = replace(vector, sequence=due.sequence)
+        vector = replace(vector, sequence=due.sequence, homes=self._homes.follow(vector.sizes))
         with self._changed:
             self._newest = (vector, due.places)
             self._changed.notify_all()
@@ -298,7 +301,7 @@ class Relay(threading.Thread):
             log.warning("plan %d does not fit and is ignored: %s", plan.version, why)
             return replace(old, based_on_iteration=plan.based_on_iteration)
         self.plans_taken += 1
-        return Vector(sizes, version=plan.version, based_on_iteration=plan.based_on_iteration)
+        return replace(old, sizes=sizes, version=plan.version, based_on_iteration=plan.based_on_iteration)
 
 
 def _drain(wake: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from lbbsp.errors import ServiceError
 from lbbsp.protocol import Hello
 from lbbsp.worker import embedded
+from lbbsp.worker.chunked import Ahead
 from lbbsp.worker.client import Client, CurveKeys
 from lbbsp.worker.follower import Follower
 from lbbsp.worker.owntime import Marks, OwnTime
@@ -50,6 +51,11 @@ def manager_address(argument: str | None) -> str | None:
     return argument or os.environ.get("LBBSP_MANAGER") or None
 
 
+def first_vector(terms: Terms) -> Vector:
+    """The sizes before the first plan: the split closest to equal."""
+    return Vector(terms.bounds.equal())
+
+
 class Session:
     """One rank's running part in a job; close() ends it.
 
@@ -70,7 +76,7 @@ class Session:
         reach = self._reach(offers, master)
         greeting = self._hello(terms)
         self.client = Client(reach.address, greeting, curve=reach.curve)
-        start = Vector(terms.bounds.equal())
+        start = first_vector(terms)
         self.channel = self._channel(start)
         self.follower = Follower(
             greeting,
@@ -80,6 +86,7 @@ class Session:
             OwnTime(marks, time.perf_counter),
             time.perf_counter,
             self._sensors.read,
+            self._ahead(terms),
         )
         self.client.pump()
         if isinstance(self.channel, Relay):
@@ -96,7 +103,7 @@ class Session:
         self._loads += 1
         self.terms = terms
         greeting = self._hello(terms)
-        start = Vector(terms.bounds.equal())
+        start = first_vector(terms)
         self.follower.fall_back(start, greeting, reductions)
         self.channel.restart(greeting, start, terms.bounds)
 
@@ -106,6 +113,11 @@ class Session:
         if self._child is not None:
             self._child.stop()
             self._child = None
+
+    def _ahead(self, terms: Terms) -> Ahead | None:
+        if not terms.chunks:
+            return None
+        return Ahead(self._offer.chunk_tasks, self._offer.chunk_depth, terms.chunk_depth)
 
     def _hello(self, terms: Terms) -> Hello:
         return hello(terms, self._offer, self._group.rank, self._sensors.names, self._loads)

@@ -34,6 +34,12 @@ class Offer:
     max_samples: int | None = None
     granularity: int = 1
     lookahead: int = 0
+    chunks: bool | None = None
+    """Whether this rank's loader workers can fetch chunks instead of whole batches; None without workers."""
+    chunk_depth: int = 0
+    """Iterations that chunks would be fetched ahead."""
+    chunk_tasks: int = 1
+    """Loader tasks that an iteration would be dealt into."""
     drop_last: bool = False
     manager: str | None = None
     mode: str = "balance"
@@ -52,6 +58,11 @@ class Terms:
     incarnation: str
     bounds: Bounds
     lookahead: int
+    """Batches that sizes act later, the most of any rank; 0 where chunks are fetched."""
+    chunks: bool
+    """Loader workers fetch chunks: decided once, for all ranks."""
+    chunk_depth: int
+    """The most iterations that any rank fetches chunks ahead."""
     dataset_samples: int | None
     drop_last: bool
     seed: int
@@ -91,11 +102,15 @@ def settle(offers: Sequence[Offer]) -> Terms:
         first.granularity,
     )
     bounds.check()
+    able = [offer.chunks for offer in offers if offer.chunks is not None]
+    chunks = bool(able) and all(able)
     return Terms(
         job=first.job,
         incarnation=first.incarnation,
         bounds=bounds,
-        lookahead=max(offer.lookahead for offer in offers),
+        lookahead=0 if chunks else max(offer.lookahead for offer in offers),
+        chunks=chunks,
+        chunk_depth=max(offer.chunk_depth for offer in offers) if chunks else 0,
         dataset_samples=first.dataset_samples,
         drop_last=any(offer.drop_last for offer in offers),
         seed=first.seed,

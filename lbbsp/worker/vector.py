@@ -1,11 +1,11 @@
 """What rank 0 broadcasts after each gradient reduction: the sizes in force, and where rank 0 is.
 
 One int64 array of fixed length: sequence number, version, the iteration that the sizes are based on, up to PLACES
-places in the data (epoch, draw, hash of the order), then one size a rank. Knows nothing of frameworks, sockets or
-time. Sizes in samples.
+places in the data (epoch, draw, hash of the order), then sizes and homes of the ranks. Knows nothing of
+frameworks, sockets or time. Sizes in samples.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -40,14 +40,26 @@ class Vector:
     """The manager's count of plans; 0 for the equal split at the start."""
     based_on_iteration: int = -1
     """The newest iteration whose reports went into the sizes; -1 for none."""
+    homes: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """(ranks,) samples that each rank's loader fetches ahead for one iteration, of the same sum (see homes.py);
+    default: the sizes."""
+
+    def __post_init__(self) -> None:
+        if not self.homes.size:
+            object.__setattr__(self, "homes", self.sizes)
 
 
 def pack(vector: Vector, places: tuple[Place, ...]) -> IntArray:
-    """The payload of one broadcast, (HEADER + ranks,)."""
+    """The payload of one broadcast, (payload_length(ranks),)."""
     head = [vector.sequence, vector.version, vector.based_on_iteration]
     for place in (*places[:PLACES], *[NOWHERE] * (PLACES - len(places))):
         head.extend(place)
-    return np.concatenate([np.array(head, dtype=np.int64), vector.sizes])
+    return np.concatenate([np.array(head, dtype=np.int64), vector.sizes, vector.homes])
+
+
+def payload_length(ranks: int) -> int:
+    """Numbers in a payload."""
+    return HEADER + 2 * ranks
 
 
 def unpack(payload: IntArray) -> tuple[Vector, tuple[Place, ...]]:
@@ -55,4 +67,5 @@ def unpack(payload: IntArray) -> tuple[Vector, tuple[Place, ...]]:
     sequence, version, based_on = (int(field) for field in payload[:3])
     triples = payload[3:HEADER].reshape(PLACES, 3).tolist()
     places = tuple(place for place in (Place(*triple) for triple in triples) if place != NOWHERE)
-    return Vector(payload[HEADER:].copy(), sequence, version, based_on), places
+    sizes, homes = payload[HEADER:].reshape(2, -1).copy()
+    return Vector(sizes, sequence, version, based_on, homes), places
