@@ -38,7 +38,6 @@ def build(names: Iterable[str]) -> typer.Typer:
     """The application with these commands."""
     app = typer.Typer(
         name="lbbsp",
-        help="Batch sizes that let unequal workers reach the barrier together.",
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -49,7 +48,13 @@ def build(names: Iterable[str]) -> typer.Typer:
     return app
 
 
-def _root(version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True)) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(__version__)
         raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_print_version),
+) -> None:
+    """Batch sizes that let unequal workers reach the barrier together."""

@@ -6,6 +6,7 @@ An embedded manager gets its keys and its parent's id on standard input and answ
 import logging
 import os
 import sys
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -20,11 +21,20 @@ from lbbsp.service.table import JobTable
 log = logging.getLogger("lbbsp.manager")
 
 
+class LogLevel(StrEnum):
+    """Least severity that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 def command(
     bind: Annotated[str, typer.Option(help="Where to listen; port 0 finds a free one.")] = "tcp://127.0.0.1:5551",
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve a network without keys.")] = False,
     predictor: Annotated[str, typer.Option(help="What forecasts speeds.")] = "ema",
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.INFO,
     embedded: Annotated[bool, typer.Option("--embedded", hidden=True)] = False,
 ) -> None:
     """Serve jobs: reports in, batch sizes out. Ends on SIGTERM."""
@@ -39,7 +49,7 @@ def command(
         daemon.close()
 
 
-def _configure_logging(level: str, embedded: bool) -> None:
+def _configure_logging(level: LogLevel, embedded: bool) -> None:
     who = "lbbsp manager (embedded)" if embedded else "lbbsp manager"
     logging.basicConfig(level=level.upper(), stream=sys.stderr, format=f"%(asctime)s {who} %(levelname)s %(message)s")
 

@@ -110,13 +110,7 @@ class Daemon:
         if len(frames) != 2:
             self._table.rejections.add("", "malformed", f"{len(frames) - 1} frames came, one was wanted")
             return
-        try:
-            replies = self._table.handle(frames[0], frames[1], self._clock())
-        except Exception as error:  # one job's fault must not end the others; counted, logged with its trace
-            log.debug("while handling a message", exc_info=True)
-            self._table.rejections.add("", f"internal {type(error).__name__}", str(error))
-            return
-        for peer, message in replies:
+        for peer, message in self._table.handle(frames[0], frames[1], self._clock()):
             self._router.send_multipart((peer, encode(message)), zmq.NOBLOCK)
 
     def _look(self, now_s: float) -> None:

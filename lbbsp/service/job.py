@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from lbbsp.core.manager import BatchSizeManager, JobSpec
 from lbbsp.errors import BoundsError
+from lbbsp.predictors import make as make_predictor
 from lbbsp.protocol import Hello, Refused, ToWorker, Welcome
 from lbbsp.service.agreement import job_spec
 from lbbsp.service.live import Live
@@ -26,7 +27,12 @@ MAX_PAST = 16
 
 
 def sizer_maker(predictor: str) -> MakeSizer:
-    """Jobs whose speeds are forecast by the predictor of this name."""
+    """Jobs whose speeds are forecast by the predictor of this name.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    make_predictor(predictor, workers=1)
 
     def make(spec: JobSpec, observe_only: bool) -> BatchSizeManager:
         return BatchSizeManager(spec, predictor, observe_only=observe_only)

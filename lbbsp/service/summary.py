@@ -8,6 +8,7 @@ import logging
 import numpy as np
 import numpy.typing as npt
 
+from lbbsp.core.manager import JobStats
 from lbbsp.service.job import Job
 from lbbsp.service.rejections import Rejections
 
@@ -16,6 +17,11 @@ log = logging.getLogger(__name__)
 LINE_EVERY_S = 60.0
 SHOWN_IN_FULL = 16
 OBSERVED_ITERATIONS = 100
+MODES = {
+    "equal": "equal sizes would have won lately: back to the equal split, until balancing would win again",
+    "balanced": "balanced sizes would have won lately: balancing again",
+}
+"""What a change of JobStats.mode means."""
 
 
 class Summary:
@@ -33,12 +39,27 @@ class Summary:
             return
         stats = live.stats()
         self._silence(job, now_s, stats.iteration_time_s)
-        if stats.mode != self._mode and self._mode:
-            log.info("job %r: sizes are %s from now on", job.name, stats.mode)
-        self._mode = stats.mode
+        self._say_mode(job.name, stats)
+        self._say_saved(job.name, stats)
         if now_s >= self._line_due_s:
             self._line_due_s = now_s + LINE_EVERY_S
             log.info("job %r: %s", job.name, line(job, rejections))
+
+    def _say_mode(self, name: str, stats: JobStats) -> None:
+        if self._mode and stats.mode != self._mode and stats.mode in MODES:
+            log.warning("job %r: %s", name, MODES[stats.mode])
+        self._mode = stats.mode
+
+    def _say_saved(self, name: str, stats: JobStats) -> None:
+        """What an observing job would save, once its forecasts have settled."""
+        if self._said_saved or stats.mode != "observe" or stats.iteration < OBSERVED_ITERATIONS:
+            return
+        self._said_saved = True
+        log.info(
+            "job %r: balanced sizes would save about %.0f %% of the time (lately, equal sizes kept; mode observe)",
+            name,
+            100 * stats.saved_share,
+        )
 
     def _silence(self, job: Job, now_s: float, iteration_time_s: float) -> None:
         live = job.live

@@ -9,7 +9,7 @@ import logging
 import msgspec
 
 from lbbsp.core.manager import RejectedReport
-from lbbsp.protocol import Bye, Hello, Refused, Report, Unknown, decode_to_manager
+from lbbsp.protocol import Bye, Hello, Refused, Report, ToManager, Unknown, decode_to_manager
 from lbbsp.service.agreement import unsound
 from lbbsp.service.job import Job, MakeSizer, Reply, refusal
 from lbbsp.service.rejections import Rejections
@@ -50,11 +50,21 @@ class JobTable:
         self._reminded_s: dict[bytes, float] = {}
 
     def handle(self, peer: bytes, frame: bytes, now_s: float) -> list[Reply]:
-        """Take one frame of a peer; returns the replies to send."""
+        """Take one frame of a peer; returns the replies to send. Never raises: one job's fault ends no other."""
         try:
             message = decode_to_manager(frame)
         except msgspec.MsgspecError as error:
             return self._unreadable(peer, frame, str(error))
+        try:
+            return self._dispatch(peer, message, now_s)
+        except Exception as error:  # a fault of ours: counted, and logged with its trace the first time
+            kind = f"internal {type(error).__name__}"
+            if kind not in self.rejections.of(message.job):
+                log.exception("job %r: a fault of the manager's own", message.job)
+            self.rejections.add(message.job, kind, str(error))
+            return []
+
+    def _dispatch(self, peer: bytes, message: ToManager, now_s: float) -> list[Reply]:
         match message:
             case Report():
                 return self._report(peer, message, now_s)

@@ -1,0 +1,218 @@
+"""The table of jobs, without sockets: hellos in any order, incarnations, limits, faults of our own."""
+
+import itertools
+import logging
+
+import msgspec
+import numpy as np
+import pytest
+
+from lbbsp.protocol import Bye, Hello, Plan, Refused, Report, Unknown, Welcome, encode
+from lbbsp.service import table as table_module
+from lbbsp.service.job import MAX_GATHERING, sizer_maker
+from lbbsp.service.rejections import MAX_KEYS, Rejections
+from lbbsp.service.table import FORGET_AFTER_S, JobTable
+
+WORLD = 3
+ORDERS = list(itertools.permutations(range(WORLD)))
+
+
+@pytest.fixture
+def table():
+    return JobTable(sizer_maker("last"))
+
+
+def hello(rank: int, **fields) -> Hello:
+    usual = {"job": "j", "incarnation": "i", "world_size": WORLD, "global_batch": 90, "min_samples": 0}
+    return Hello(rank=rank, **usual | {"max_samples": 90, "machine": f"m{rank}"} | fields)
+
+
+def peer_of(rank: int) -> bytes:
+    return b"peer %d" % rank
+
+
+def say(table: JobTable, message, peer: bytes | None = None, now_s: float = 0.0) -> dict[bytes, list]:
+    """Replies by peer."""
+    heard: dict[bytes, list] = {}
+    for to, reply in table.handle(peer or peer_of(message.rank), encode(message), now_s):
+        heard.setdefault(to, []).append(reply)
+    return heard
+
+
+def report(rank: int, iteration: int, samples: int, speed: float, **fields) -> Report:
+    usual = {"job": "j", "incarnation": "i", "own_time_s": samples / speed}
+    return Report(rank=rank, iteration=iteration, samples=samples, **usual | fields)
+
+
+def run(table: JobTable, speeds, iterations: int, first: int = 0, **fields) -> Plan:
+    """All ranks report; the last plan."""
+    sizes = [90 // len(speeds)] * len(speeds)
+    plan = None
+    for iteration in range(first, first + iterations):
+        for rank, speed in enumerate(speeds):
+            heard = say(table, report(rank, iteration, sizes[rank], speed, **fields))
+        (plan,) = heard[peer_of(0)]
+        sizes = list(plan.sizes)
+    return plan
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_hellos_come_in_any_order(table, order):
+    for rank in order:
+        heard = say(table, hello(rank))
+        assert isinstance(heard[peer_of(rank)][-1], Welcome)
+    assert run(table, [1000.0, 1000.0, 4000.0], 10).sizes == (15, 15, 60)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_resume_with_other_values_works_in_any_order(table, order):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    run(table, [1000.0] * WORLD, 5)
+    last = {}
+    for rank in order:
+        for peer, replies in say(table, hello(rank, global_batch=120, max_samples=120)).items():
+            last[peer] = replies[-1]
+    assert all(isinstance(last[peer_of(rank)], Welcome) for rank in range(WORLD))
+    assert sum(run(table, [1000.0] * WORLD, 2, first=50).sizes) == 120
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_rank_that_disagrees_is_refused_in_any_order(table, order):
+    last = {}
+    for rank in order:
+        for peer, replies in say(table, hello(rank, granularity=2 if rank == 1 else 1)).items():
+            last[peer] = replies[-1]
+    kinds = [type(last[peer_of(rank)]) for rank in range(WORLD)]
+    assert kinds == [Welcome, Refused, Welcome]
+    assert "granularity" in last[peer_of(1)].reason
+
+
+def test_the_largest_lookahead_holds(table):
+    for rank in range(WORLD):
+        say(table, hello(rank, lookahead=2 * rank))
+    assert table.jobs["j"].live.sizer.job.lookahead == 4
+
+
+def test_a_repeated_hello_changes_nothing_but_the_peer(table):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    run(table, [1000.0, 1000.0, 4000.0], 10)
+    live = table.jobs["j"].live
+    assert say(table, hello(0), b"other") == {b"other": [Welcome(job="j", incarnation="i", rank=0)]}
+    assert table.jobs["j"].live is live
+    assert say(table, report(0, 10, 15, 1000.0)) == {peer_of(0): [Unknown(job="j", incarnation="i")]}
+    say(table, report(0, 10, 15, 1000.0), b"other")
+    say(table, report(1, 10, 15, 1000.0))
+    assert list(say(table, report(2, 10, 60, 4000.0))) == [b"other"]
+
+
+def test_what_was_learnt_follows_the_machine_into_the_next_incarnation(table):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    run(table, [1000.0, 1000.0, 4000.0], 20)
+    moved = {0: "m2", 1: "m0", 2: "m1"}
+    for rank in range(WORLD):
+        say(table, hello(rank, incarnation="ii", machine=moved[rank]))
+    plan = run(table, [4000.0, 1000.0, 1000.0], 1, incarnation="ii")
+    assert plan.sizes[0] > 50
+
+
+def test_the_earlier_incarnation_runs_until_the_next_is_complete(table):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    for rank in range(WORLD - 1):
+        say(table, hello(rank, incarnation="ii"), b"new %d" % rank)
+    assert run(table, [1000.0] * WORLD, 3).based_on_iteration == 2
+    say(table, hello(WORLD - 1, incarnation="ii"), b"new")
+    assert say(table, report(0, 4, 30, 1000.0)) == {peer_of(0): [Unknown(job="j", incarnation="i")]}
+    (answer,) = say(table, hello(0))[peer_of(0)]
+    assert isinstance(answer, Refused)
+
+
+def test_incarnations_that_never_gather_are_bounded(table):
+    for number in range(10 * MAX_GATHERING):
+        say(table, hello(0, incarnation=f"i{number}"))
+    assert len(table.jobs["j"]._rosters) == MAX_GATHERING
+
+
+def test_jobs_are_bounded(table, monkeypatch):
+    monkeypatch.setattr(table_module, "MAX_JOBS", 2)
+    for name in ("a", "b"):
+        say(table, hello(0, job=name))
+    (answer,) = say(table, hello(0, job="c"))[peer_of(0)]
+    assert isinstance(answer, Refused)
+    assert "2 jobs" in answer.reason
+
+
+def test_a_job_that_nobody_speaks_for_is_forgotten(table):
+    say(table, hello(0), now_s=0.0)
+    table.forget_vanished(FORGET_AFTER_S)
+    assert "j" in table.jobs
+    table.forget_vanished(FORGET_AFTER_S + 1.0)
+    assert table.jobs == {}
+
+
+def test_bye_of_all_ends_the_job_also_while_it_gathers(table):
+    for rank in range(2):
+        say(table, hello(rank))
+    for rank in range(2):
+        say(table, Bye(job="j", incarnation="i", rank=rank))
+    assert table.jobs == {}
+
+
+def test_reminders_are_few_and_their_memory_bounded(table, monkeypatch):
+    monkeypatch.setattr(table_module, "MAX_PEERS_REMINDED", 10)
+    for number in range(100):
+        assert say(table, report(0, 0, 1, 1.0), b"%d" % number, now_s=1.0)
+        assert not say(table, report(0, 0, 1, 1.0), b"%d" % number, now_s=1.1)
+    assert len(table._reminded_s) <= 10
+
+
+def test_sensors_of_a_rank_are_brought_into_rank_0_s_order(table):
+    for rank, names in enumerate([("a", "b"), ("b", "c", "a"), ()]):
+        say(table, hello(rank, sensors=names))
+    live = table.jobs["j"].live
+    assert live._readings(report(0, 0, 1, 1.0, sensors=(1.0, 2.0))) == (1.0, 2.0)
+    assert live._readings(report(1, 0, 1, 1.0, sensors=(2.0, 3.0, 1.0))) == (1.0, 2.0)
+    np.testing.assert_array_equal(live._readings(report(2, 0, 1, 1.0)), [np.nan, np.nan])
+    np.testing.assert_array_equal(live._readings(report(0, 0, 1, 1.0, sensors=(1.0,))), [1.0, np.nan])
+
+
+def test_a_fault_of_our_own_in_one_job_is_counted_logged_once_and_harms_no_other(table, caplog):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+        say(table, hello(rank, job="other"), b"other %d" % rank)
+
+    def broken(*_args, **_kwargs):
+        raise ZeroDivisionError("a mistake")
+
+    table.jobs["j"].live.sizer.report = broken
+    for iteration in range(5):
+        assert say(table, report(0, iteration, 30, 1.0)) == {}
+    assert table.rejections.of("j") == {"internal ZeroDivisionError": 5}
+    assert sum(record.exc_info is not None for record in caplog.records) == 1
+    for rank in range(WORLD):
+        heard = say(table, report(rank, 0, 30, 1.0, job="other"), b"other %d" % rank)
+    assert isinstance(heard[b"other 0"][0], Plan)
+
+
+def test_each_kind_is_logged_once_and_the_table_of_kinds_is_bounded(caplog):
+    caplog.set_level(logging.WARNING)
+    rejections = Rejections()
+    for _ in range(100):
+        rejections.add("j", "stale", "iteration 3")
+    assert len(caplog.records) == 1
+    for number in range(2 * MAX_KEYS):
+        rejections.add(f"job {number}", "stale", "iteration 3")
+    assert rejections.total() == {"stale": MAX_KEYS, "beyond the table": 2 * MAX_KEYS - MAX_KEYS + 1} | {
+        "stale": 100 + MAX_KEYS - 1
+    }
+    rejections.forget("j")
+    assert rejections.of("j") == {}
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff", b"\x80", msgspec.msgpack.encode({"type": "hello"})])
+def test_unreadable_frames_are_counted_and_not_answered(table, text):
+    assert table.handle(b"peer", text, 0.0) == []
+    assert table.rejections.total() == {"malformed": 1}
