@@ -4,6 +4,7 @@ Processes come from a fork server that has imported torch already, so that a job
 Knows nothing of balancing. Seconds.
 """
 
+import atexit
 import faulthandler
 import logging
 import multiprocessing
@@ -19,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-PRELOAD = ["torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "lbbsp.adapters.pytorch", "pytest"]
+PRELOAD = ["torch", "torch._dynamo", "torch.nn.parallel", "torch.utils.data", "lbbsp.adapters.pytorch", "pytest"]
 COLLECTIVE_TIMEOUT_S = 30.0
 
 
@@ -165,4 +166,5 @@ def _rank(
             outcome = Outcome(None, f"{type(error).__name__}: {error}", traceback.format_exc(), kept.lines)
         pipe.send(outcome)
         pipe.close()
+        atexit._run_exitfuncs()  # as a program's own end does; processes of multiprocessing leave it out
         faulthandler.unregister(signal.SIGUSR1)

@@ -1,0 +1,429 @@
+"""A job of simulated ranks: threads that drive the real Follower, Cursor, Relay and Client over a link in memory.
+
+Each schedule is a random program: accumulation, several reductions a draw, joint breaks, second iterators, resumes;
+peeks and pauses befall single ranks. The manager is the scripted one, over real sockets. Seconds.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+from scripted import KINDS, Faults, ScriptedManager
+
+from lbbsp.core.bounds import Bounds
+from lbbsp.protocol import Hello
+from lbbsp.worker.chunked import Ahead, ChunkedCursor
+from lbbsp.worker.client import Client
+from lbbsp.worker.cursor import Cursor, Epoch
+from lbbsp.worker.follower import Follower
+from lbbsp.worker.owntime import HostMarks, OwnTime
+from lbbsp.worker.relay import Receiver, Relay
+from lbbsp.worker.vector import IntArray, Vector
+
+HANG_S = 30.0
+WINDOW = 15
+"""Iterations with faults, then as many without."""
+
+
+class Mesh:
+    """What connects the ranks: broadcasts that wait for their receivers, as gloo's do, and reductions."""
+
+    def __init__(self, world_size: int) -> None:
+        self._changed = threading.Condition()
+        self._posted = [0] * world_size
+        self._sent: list[IntArray] = []
+        self.reduction = threading.Barrier(world_size, timeout=HANG_S)
+
+    def send(self, payload: IntArray) -> None:
+        with self._changed:
+            number = len(self._sent)
+            if not self._changed.wait_for(lambda: min(self._posted[1:]) > number, HANG_S):
+                raise TimeoutError(f"broadcast {number}: receives posted {self._posted}")
+            self._sent.append(payload.copy())
+            self._changed.notify_all()
+
+    def receive(self, rank: int) -> Callable[[], IntArray]:
+        with self._changed:
+            number = self._posted[rank]
+            self._posted[rank] += 1
+            self._changed.notify_all()
+
+        def wait() -> IntArray:
+            with self._changed:
+                if not self._changed.wait_for(lambda: len(self._sent) > number, HANG_S):
+                    raise TimeoutError(f"rank {rank} waits for broadcast {number}, {len(self._sent)} were sent")
+                return self._sent[number].copy()
+
+        return wait
+
+
+class MemoryLink:
+    """One rank's end."""
+
+    def __init__(self, mesh: Mesh, rank: int) -> None:
+        self._mesh, self._rank = mesh, rank
+
+    def send(self, payload: IntArray) -> None:
+        self._mesh.send(payload)
+
+    def receive(self) -> Callable[[], IntArray]:
+        return self._mesh.receive(self._rank)
+
+
+class Reading:
+    """What a DataLoader does with a cursor: reads its number of batches or tasks ahead, one more after each draw."""
+
+    def __init__(self, cursor: Cursor, ahead: int) -> None:
+        self.cursor, self._ahead = cursor, ahead
+        self._queue: deque[Any] = deque()
+        for _ in range(ahead):
+            self._read()
+
+    def _read(self) -> None:
+        item = self.cursor.next_part()
+        if item is not None:
+            self._queue.append(item)
+
+    def next(self) -> list[int]:
+        """Positions of this rank in the newest draw."""
+        if self._ahead == 0:
+            self._read()
+        part = self._queue.popleft()
+        if self._ahead:
+            self._read()
+        return list(range(part.start, part.start + part.samples))
+
+
+class ChunkReading:
+    """The same with chunks: as many tasks ahead as depth and tasks a draw make."""
+
+    def __init__(self, cursor: ChunkedCursor, ahead: Ahead) -> None:
+        self.cursor, self._ahead = cursor, ahead
+        self._queue: deque[Any] = deque()
+        for _ in range(ahead.tasks * ahead.depth):
+            self._read()
+
+    def _read(self) -> None:
+        task = self.cursor.next_task()
+        if task is not None:
+            self._queue.append(task)
+
+    def next(self) -> list[int]:
+        tasks = self.cursor.tasks_of_draw()
+        for task in tasks:
+            assert self._queue.popleft() is task, "tasks come in another order than the loader read them"
+            self._read()
+        found: list[int] = []
+        for piece in self.cursor.pieces(tasks):
+            start, stop = piece.interval
+            if piece.task is not None:
+                fetched = [at for low, high in tasks[piece.task].intervals for at in range(low, high)]
+                assert fetched[piece.offset : piece.offset + stop - start] == list(range(start, stop))
+            found += range(start, stop)
+        assert len(found) == self.cursor.part().samples
+        return found
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What one seed means for all ranks."""
+
+    seed: int
+    world_size: int
+    bounds: Bounds
+    samples: int
+    lookaheads: tuple[int, ...]
+    chunks: bool
+    reductions: int
+    """Reductions a draw."""
+    peeks: float
+    faults: Faults
+    iterations: int = 4 * WINDOW
+
+    @staticmethod
+    def of(seed: int) -> "Schedule":
+        """The schedule of a seed."""
+        random = Random(seed)
+        world_size = random.choice([2, 2, 3, 4])
+        grain = random.choice([1, 1, 2])
+        batch = grain * random.randint(2 * world_size, 20)
+        kinds = random.sample(KINDS, random.randint(2, len(KINDS)))
+        return Schedule(
+            seed=seed,
+            world_size=world_size,
+            bounds=Bounds(batch, np.zeros(world_size), np.full(world_size, batch), grain),
+            samples=random.randint(batch // 2, 14 * batch),
+            lookaheads=tuple(random.choice([0, 0, 1, 2, 4]) for _ in range(world_size)),
+            chunks=random.random() < 0.5,
+            reductions=random.choice([1, 1, 2]),
+            peeks=random.choice([0.0, 0.05, 0.2]),
+            faults=Faults(
+                rates={kind: random.uniform(0.05, 0.3) for kind in kinds},
+                delay_s=random.choice([0.003, 0.02]),
+                away=(random.choice([3, 2 * WINDOW + 3]),) if random.random() < 0.4 else (),
+                away_s=random.uniform(0.01, 0.06),
+                quiet=lambda iteration: iteration // WINDOW % 2 == 1,
+            ),
+        )
+
+
+@dataclass
+class Account:
+    """What one rank saw."""
+
+    sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """In force after each reduction."""
+    based_on: list[int] = field(default_factory=list)
+    draws: list[tuple[int, int, list[int]]] = field(default_factory=list)
+    """Iterator, draw and positions of each joint draw."""
+    led: list[bool] = field(default_factory=list)
+    """Whether the iterator of a joint draw was the main one."""
+    changes: int = 0
+    iterations: int = 0
+
+
+class SimulatedRank(threading.Thread):
+    """Runs the schedule's program as one rank."""
+
+    def __init__(self, schedule: Schedule, rank: int, mesh: Mesh, address: str) -> None:
+        super().__init__(name=f"rank {rank} of schedule {schedule.seed}", daemon=True)
+        self.schedule, self.rank, self.mesh, self.address = schedule, rank, mesh, address
+        self.joint, self.own = Random(schedule.seed), Random(schedule.seed * 1009 + rank + 1)
+        self.account = Account()
+        self.fault: BaseException | None = None
+        self._loads = self._iterators = 0
+        self._kept: list[Cursor] = []
+
+    def run(self) -> None:
+        try:
+            self._setup()
+            self._program()
+            self.follower.finish()
+        except BaseException as fault:
+            self.fault = fault
+            self.mesh.reduction.abort()
+        finally:
+            self.channel.close()
+
+    def _setup(self) -> None:
+        schedule = self.schedule
+        hello = self._hello()
+        client = Client(self.address, hello)
+        link = MemoryLink(self.mesh, self.rank)
+        start = Vector(schedule.bounds.equal())
+        most = max(schedule.lookaheads)
+        mine = schedule.lookaheads[self.rank]
+        self.ahead = Ahead(self.own.choice([1, 2]) if mine else 1, mine, most) if schedule.chunks and most else None
+        if self.rank == 0:
+            self.channel: Any = Relay(client, link, start, schedule.bounds, time.perf_counter)
+        else:
+            self.channel = Receiver(client, link, start)
+        own = OwnTime(HostMarks(time.perf_counter), time.perf_counter)
+        lookahead = 0 if self.ahead else most
+        self.follower = Follower(
+            hello, self.channel, start, lookahead, own, time.perf_counter, ahead=self.ahead
+        )
+        client.pump()
+        if self.rank == 0:
+            self.channel.start()
+        until_s = time.perf_counter() + 5
+        while client.away and time.perf_counter() < until_s:
+            if self.rank:
+                client.pump(0.01)
+            else:
+                time.sleep(0.01)
+
+    def _hello(self) -> Hello:
+        bounds = self.schedule.bounds
+        return Hello(
+            job=f"schedule {self.schedule.seed}",
+            incarnation=f"load {self._loads}",
+            rank=self.rank,
+            world_size=bounds.world_size,
+            global_batch=bounds.global_batch,
+            min_samples=int(bounds.min_samples[self.rank]),
+            max_samples=int(bounds.max_samples[self.rank]),
+            granularity=bounds.granularity,
+        )
+
+    # --- the program; what `joint` decides is alike on all ranks
+
+    def _program(self) -> None:
+        key, first = 0, 0
+        while self.account.iterations < self.schedule.iterations:
+            iterator = self._begin(key, first)
+            first = 0
+            if self._iterate(iterator, key):
+                key += 1
+            elif self.joint.random() < 0.5:
+                first = self._resume(iterator)
+            self._forget(iterator.cursor)
+
+    def _iterate(self, iterator: Any, key: int) -> bool:
+        """Train until the epoch ends (True), or the loop breaks."""
+        while not iterator.cursor.finished:
+            self._perhaps_peek(key)
+            for _ in range(self.joint.choice([1, 1, 1, 2, 3])):
+                if not iterator.cursor.finished:
+                    self._draw(iterator)
+            self._perhaps_peek(key)
+            for _ in range(self.schedule.reductions):
+                self._reduce()
+            self.account.iterations += 1
+            if self.account.iterations >= self.schedule.iterations:
+                return False
+            if self.joint.random() < 0.03:
+                self._second(key + 1000 + self.account.iterations)
+            if self.joint.random() < 0.04:
+                return False
+        self.follower.finish()
+        return True
+
+    def _second(self, key: int) -> None:
+        """All ranks train on another iterator for some draws."""
+        other = self._begin(key)
+        for _ in range(self.joint.randint(1, 4)):
+            if not other.cursor.finished:
+                self._draw(other)
+                self._reduce()
+        self._forget(other.cursor)
+
+    def _resume(self, iterator: Any) -> int:
+        """Load the state of here and now; the draw to go on with."""
+        self._loads += 1
+        start = Vector(self.schedule.bounds.equal())
+        consumed = iterator.cursor.newest + 1
+        hello = self._hello()
+        self.follower.fall_back(start, hello, self.follower.reductions)
+        self.channel.restart(hello, start, self.schedule.bounds)
+        return consumed
+
+    # --- what a loop does
+
+    def _begin(self, key: int, first: int = 0, joint: bool = True) -> Any:
+        random = Random(f"{self.schedule.seed} {key}")
+        order = np.array(random.sample(range(self.schedule.samples), self.schedule.samples))
+        epoch = Epoch(key, order, key * 7 + 1, self.schedule.bounds.global_batch)
+        cursor = self.follower.begin(epoch, first)
+        self._iterators += joint
+        ahead: Any = self.ahead
+        reading: Any = ChunkReading(cursor, ahead) if isinstance(cursor, ChunkedCursor) else None
+        if reading is None:
+            reading = Reading(cursor, self.schedule.lookaheads[self.rank])
+        reading.number = self._iterators
+        return reading
+
+    def _forget(self, cursor: Cursor) -> None:
+        self.follower.places.forget(cursor)
+
+    def _draw(self, iterator: Any, joint: bool = True) -> None:
+        follower, cursor = self.follower, iterator.cursor
+        follower.draw(cursor)
+        positions = iterator.next()
+        part = follower.drawn(cursor, 0.0)
+        assert len(positions) == part.samples
+        if joint:
+            self.account.draws.append((iterator.number, cursor.newest, positions))
+            self.account.led.append(cursor is follower.places.main)
+            self._note()
+
+    def _note(self) -> None:
+        vector = self.follower.in_force
+        self.account.sizes[self.follower.reductions] = tuple(vector.sizes.tolist())
+        if not self.account.based_on or vector.based_on_iteration != self.account.based_on[-1]:
+            self.account.based_on.append(vector.based_on_iteration)
+
+    def _reduce(self) -> None:
+        pause = self.own.random()
+        time.sleep(0.003 + 0.003 * self.own.random() + (0.08 if pause < 0.004 else 0.0))
+        self.follower.reduction()
+        self.mesh.reduction.wait()
+        time.sleep(0.002)
+        self.follower.reduced()
+        time.sleep(0.0005)
+
+    def _perhaps_peek(self, key: int) -> None:
+        """This rank alone looks into the loader; some peeks live on for a while."""
+        if self._kept and self.own.random() < 0.5:
+            self._forget(self._kept.pop())
+        if self.own.random() >= self.schedule.peeks:
+            return
+        peek = self._begin(self.own.choice([key, key + 500]), joint=False)
+        if self.own.random() < 0.9:
+            self._draw(peek, joint=False)
+        if self.own.random() < 0.3:
+            self._kept.append(peek.cursor)
+        else:
+            self._forget(peek.cursor)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a schedule came to."""
+
+    iterations: int
+    plan_changes: int
+    faults_effective: int
+    offered_quietly: int
+    adopted_quietly: int
+
+
+def play(seed: int) -> Result:
+    """Run a schedule and check rules 2, 3 and 5; what it came to.
+
+    Raises:
+        AssertionError: a rule is broken, or a rank hung or raised.
+    """
+    schedule = Schedule.of(seed)
+    with ScriptedManager(seed, schedule.faults) as manager:
+        mesh = Mesh(schedule.world_size)
+        ranks = [SimulatedRank(schedule, rank, mesh, manager.address) for rank in range(schedule.world_size)]
+        for one in ranks:
+            one.start()
+        for one in ranks:
+            one.join(2 * HANG_S)
+    faults = [one.fault for one in ranks if one.fault is not None]
+    assert not faults, f"{schedule}: {faults}"
+    assert not any(one.is_alive() for one in ranks), f"{schedule} hung"
+    accounts = [one.account for one in ranks]
+    _check_same_plan(schedule, accounts)
+    _check_each_once(schedule, accounts)
+    return _result(schedule, accounts, manager)
+
+
+def _check_same_plan(schedule: Schedule, accounts: list[Account]) -> None:
+    first = accounts[0]
+    for rank, account in enumerate(accounts):
+        assert account.sizes == first.sizes, f"{schedule}: rank {rank} follows other sizes than rank 0"
+        assert all(account.led), f"{schedule}: rank {rank} weighs draws {account.led} by another batch"
+    for sizes in first.sizes.values():
+        assert sum(sizes) == schedule.bounds.global_batch
+
+
+def _check_each_once(schedule: Schedule, accounts: list[Account]) -> None:
+    """Draw k of each iterator takes positions kX .. kX+X, each once."""
+    batch = schedule.bounds.global_batch
+    assert len({len(account.draws) for account in accounts}) == 1
+    for draws in zip(*(account.draws for account in accounts), strict=True):
+        assert len({(iterator, draw) for iterator, draw, _ in draws}) == 1
+        draw = draws[0][1]
+        taken = sorted(position for _, _, positions in draws for position in positions)
+        assert taken == list(range(draw * batch, min(schedule.samples, draw * batch + batch))), f"{schedule}: {draws}"
+
+
+def _result(schedule: Schedule, accounts: list[Account], manager: ScriptedManager) -> Result:
+    sizes = list(accounts[0].sizes.values())
+    quiet = [offer for offer in manager.offered if offer.fault is None and schedule.faults.quiet(offer.iteration)]
+    seen = set(accounts[0].based_on)
+    return Result(
+        iterations=accounts[0].iterations,
+        plan_changes=sum(a != b for a, b in zip(sizes, sizes[1:], strict=False)),
+        faults_effective=manager.times_away + sum(offer.fault is not None for offer in manager.offered),
+        offered_quietly=len(quiet),
+        adopted_quietly=sum(offer.iteration in seen for offer in quiet),
+    )
