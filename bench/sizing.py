@@ -1,7 +1,7 @@
 """Exactness and time of sizing: largest gap to brute force on small random cases, milliseconds at many ranks.
 
-The gap is relative, of the largest predicted time, over --cases cases of up to 6 ranks with random curves
-(flat parts too), bounds and granularity. Times are medians over --repeats allocations of different random curves.
+The gap is relative, of the largest predicted time, over --cases cases of up to 6 ranks with random curves (flat
+parts too), bounds and granularity. Times are medians over --repeats allocations of different curves.
 """
 
 import argparse

@@ -41,6 +41,10 @@ class Bounds:
         if problem := self._malformed() or self._impossible():
             raise BoundsError(problem)
 
+    def possible(self) -> bool:
+        """Whether some plan exists."""
+        return not self._malformed() and self._works(self.granularity)
+
     def units(self) -> tuple[IntArray, IntArray]:
         """Least and most of each rank in units of the granularity.
 

@@ -17,7 +17,7 @@ _ERROR_SHARE = 0.04
 """Of the newest error in the usual error: about the last 25 iterations count."""
 _LEAST_ERROR = 0.01
 _OUTLIER = 4.0
-_SLOWEST = 0.04
+_SLOWEST = 0.02
 """Least share of the newest forecast in the mean."""
 _FAVOUR = 1.05
 """The mean may err so much more than the forecast and still be used."""
@@ -34,8 +34,10 @@ class Calm:
         self._mean_error: Array = np.full(ranks, _USUAL_ERROR)
         self._mean: Array = np.full(ranks, np.nan)
         self._count: Array = np.zeros(ranks)
-        self._jump = 2.0 + 0.5 * float(np.sqrt(2.0 * np.log(max(ranks, 2))))
-        """In usual errors. Grows with the ranks, since the largest of many deviations is larger."""
+        self._extreme = float(np.sqrt(2.0 * np.log(max(ranks, 2))))
+        """How many standard deviations the largest of so many deviations is worth."""
+        self.doubt = 0.0
+        """Share of an iteration's time that noise alone can make a new plan look better by."""
         self._made: deque[tuple[Array, Array]] = deque(maxlen=horizon)
 
     def settle(self, forecast: Array, speed: Array) -> Array:
@@ -46,6 +48,9 @@ class Calm:
         self._follow(log_forecast, np.isfinite(speed))
         self._made.append((log_forecast, self._mean.copy()))
         jitters = self._mean_error <= _FAVOUR * self.usual_error
+        share = self._share()
+        noise = np.where(jitters, self.usual_error * np.sqrt(share / (2.0 - share)), 0.0)
+        self.doubt = self._extreme * float(np.median(noise))
         return np.asarray(np.where(jitters, np.exp(self._mean), forecast))
 
     def _score(self, log_speed: Array) -> None:
@@ -62,7 +67,11 @@ class Calm:
 
     def _follow(self, log_forecast: Array, heard: npt.NDArray[np.bool_]) -> None:
         change = log_forecast - self._mean
-        kept = np.abs(change) <= self._jump * np.maximum(self.usual_error, _LEAST_ERROR)
+        jump = 2.0 + 0.5 * self._extreme
+        kept = np.abs(change) <= jump * np.maximum(self.usual_error, _LEAST_ERROR)
         self._count = np.where(kept, self._count + heard, 0.0)
-        share = np.clip(4.0 / (self._count + 1.0), _SLOWEST, 1.0)
-        self._mean = np.where(kept, self._mean + share * change, log_forecast)
+        self._mean = np.where(kept, self._mean + self._share() * change, log_forecast)
+
+    def _share(self) -> Array:
+        """Of the newest forecast in the mean: all of it at first, so that what a jump passes through is forgotten."""
+        return np.clip(4.0 / (self._count + 1.0), _SLOWEST, 1.0)

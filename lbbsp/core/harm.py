@@ -17,6 +17,10 @@ _LOSS = 0.01
 """Balanced sizes may have cost so much of an equal iteration, on average over the window, before they end ..."""
 _GAIN = 0.02
 """... and must have won so much before they come back: a margin against flapping."""
+_MOST_GAIN = 0.16
+"""Each return to equal sizes doubles what is asked of the next try, up to this ..."""
+_FORGIVE = 0.5 ** (1 / 200)
+"""... and each iteration without one takes some of it back: half in 200."""
 
 
 class DoNoHarm:
@@ -26,6 +30,7 @@ class DoNoHarm:
         self.balanced = True
         """Whether balanced sizes are in force; equal ones are otherwise."""
         self.switches = 0
+        self._asked = _GAIN
         self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW)
 
     def judge(self, balanced_s: Array, equal_s: Array) -> bool:
@@ -33,11 +38,13 @@ class DoNoHarm:
         if not (np.isfinite(balanced_s).any() and np.isfinite(equal_s).any()):
             return False
         self._window.append((float(np.nanmax(balanced_s)), float(np.nanmax(equal_s))))
-        saved = self.saved_share()
-        share = saved * len(self._window) / WINDOW
-        if self.balanced == (share > -_LOSS if self.balanced else share > _GAIN):
+        self._asked = max(_GAIN, self._asked * _FORGIVE)
+        share = self.saved_share() * len(self._window) / WINDOW
+        if self.balanced == (share > (-_LOSS if self.balanced else self._asked)):
             return False
         self.balanced = not self.balanced
+        if not self.balanced:
+            self._asked = min(2.0 * self._asked, _MOST_GAIN)
         self.switches += 1
         return True
 

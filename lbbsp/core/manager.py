@@ -6,48 +6,24 @@ per iteration is array work over all ranks. Times in seconds, sizes in samples, 
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from lbbsp.core.balance import Balance
+from lbbsp.core.bounds import IntArray
 from lbbsp.core.calm import Calm
 from lbbsp.core.curves import CurveFit
 from lbbsp.core.forecast import Forecaster
 from lbbsp.core.harm import DoNoHarm
+from lbbsp.core.job import JobSpec, PlanMade
 from lbbsp.core.reports import Gathering, Inbox, RejectedReport, Rejection
-from lbbsp.core.sizing import Bounds, allocate
 from lbbsp.core.stats import JobStats, Meter
 from lbbsp.errors import ConfigError
 
 __all__ = ["BatchSizeManager", "JobSpec", "JobStats", "PlanMade", "RejectedReport", "Rejection"]
 
 Array = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class JobSpec:
-    """What a job is, as its ranks agreed."""
-
-    bounds: Bounds
-    lookahead: int = 0
-    """Largest lookahead of any rank, in iterations."""
-    sensors: tuple[str, ...] = ()
-    identities: tuple[str, ...] = ()
-    """Machine and device of each rank: what is learnt follows them; empty = the rank numbers."""
-
-
-@dataclass(frozen=True, eq=False)
-class PlanMade:
-    """The plan after one closed iteration."""
-
-    version: int
-    based_on_iteration: int
-    sizes: IntArray
-    """Samples of each rank."""
-    changed: bool
-    """Whether the sizes differ from those of the plan before."""
 
 
 class BatchSizeManager:
@@ -72,7 +48,6 @@ class BatchSizeManager:
             raise ConfigError(f"threshold must be a share of at least 0 and below 1, got {threshold}")
         ranks, self._horizon = job.bounds.world_size, job.lookahead + 1
         self.job = job
-        self._threshold = threshold
         self._observe_only = observe_only
         self._inbox = Inbox(ranks, job.bounds.global_batch, len(job.sensors))
         self._fit = CurveFit(ranks, job.bounds.global_batch / ranks)
@@ -81,7 +56,8 @@ class BatchSizeManager:
         self._harm = DoNoHarm()
         self._meter = Meter(self._horizon)
         self._equal = job.bounds.equal()
-        self._balanced = self._sizes = self._equal
+        self._sizes = self._equal
+        self._balance = Balance(job.bounds, threshold)
         self._in_flight: deque[tuple[IntArray, bool]] = deque(maxlen=self._horizon)
         self._speeds: Array = np.full(ranks, np.nan)
         self._version = self._changes = 0
@@ -139,7 +115,7 @@ class BatchSizeManager:
 
         Sizes start equal all the same; call it before the first report.
         """
-        mine, theirs = _matched(_identities(self.job), _identities(earlier.job))
+        mine, theirs = self.job.same_devices(earlier.job)
         if not len(mine):
             return
         last = earlier._forecaster.last[theirs]
@@ -167,7 +143,7 @@ class BatchSizeManager:
         forecast = self._forecaster.forecast(gathered.sensors)
         if forecast is not None:
             self._speeds = self._calm.settle(forecast, speed)
-            self._balance(self._speeds)
+            self._balance.update(self._fit.curves(self._speeds), self._calm.doubt, np.isfinite(speed))
         return self._publish(gathered.iteration)
 
     def _judge(self, samples: Array, time_s: Array) -> None:
@@ -181,20 +157,10 @@ class BatchSizeManager:
         balanced_s = time_s if in_force else self._fit.rescaled_s(time_s, samples, balanced)
         self._harm.judge(balanced_s, equal_s)
 
-    def _balance(self, speed: Array) -> None:
-        """Replace the balanced sizes where others are predicted to be faster by more than the threshold."""
-        bounds, curves = self.job.bounds, self._fit.curves(speed)
-        enough_s = float(curves.time_s(self._balanced).max()) * (1.0 - self._threshold)
-        if curves.no_plan_before_s(bounds.global_batch) >= enough_s:
-            return
-        sizes = allocate(curves, bounds)
-        if float(curves.time_s(sizes).max()) < enough_s:
-            self._balanced = sizes
-
     def _publish(self, iteration: int) -> PlanMade:
         in_force = self._harm.balanced and not self._observe_only
-        self._in_flight.append((self._balanced, in_force))
-        sizes = self._balanced if in_force else self._equal
+        self._in_flight.append((self._balance.sizes, in_force))
+        sizes = self._balance.sizes if in_force else self._equal
         changed = not np.array_equal(sizes, self._sizes)
         if changed:
             self._changes += 1
@@ -208,16 +174,3 @@ def _sound(gathered: Gathering) -> tuple[Array, Array]:
     """Samples and own time a draw; NaN where a report is missing or says nothing of speed."""
     sound = gathered.settled & (gathered.draws > 0)
     return np.where(sound, gathered.samples, np.nan), np.where(sound, gathered.time_s, np.nan)
-
-
-def _identities(job: JobSpec) -> list[str]:
-    return list(job.identities) or [f"rank {rank}" for rank in range(job.bounds.world_size)]
-
-
-def _matched(mine: list[str], theirs: list[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Ranks of both with the same identity, one to one: the k-th of mine with the k-th of theirs."""
-    places: dict[str, list[int]] = {}
-    for rank, name in enumerate(theirs):
-        places.setdefault(name, []).append(rank)
-    pairs = [(rank, places[name].pop(0)) for rank, name in enumerate(mine) if places.get(name)]
-    return np.array([a for a, _ in pairs], dtype=np.intp), np.array([b for _, b in pairs], dtype=np.intp)

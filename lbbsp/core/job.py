@@ -1,0 +1,53 @@
+"""What a job is as its ranks agreed, and what a plan is.
+
+Knows nothing of how plans are made. Sizes in samples.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lbbsp.core.bounds import Bounds, IntArray
+
+Ranks = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class JobSpec:
+    """What a job is, as its ranks agreed."""
+
+    bounds: Bounds
+    lookahead: int = 0
+    """Largest lookahead of any rank, in iterations."""
+    sensors: tuple[str, ...] = ()
+    identities: tuple[str, ...] = ()
+    """Machine and device of each rank: what is learnt follows them; empty = the rank numbers."""
+
+    def same_devices(self, earlier: "JobSpec") -> tuple[Ranks, Ranks]:
+        """Ranks here and in an earlier job on the same devices, one to one.
+
+        Where several ranks share an identity, the k-th here goes with the k-th there.
+        """
+        places: dict[str, list[int]] = {}
+        for rank, name in enumerate(earlier._names()):
+            places.setdefault(name, []).append(rank)
+        pairs = [(rank, places[name].pop(0)) for rank, name in enumerate(self._names()) if places.get(name)]
+        return np.array([a for a, _ in pairs], dtype=np.intp), np.array([b for _, b in pairs], dtype=np.intp)
+
+    def _names(self) -> list[str]:
+        return list(self.identities) or [f"rank {rank}" for rank in range(self.bounds.world_size)]
+
+
+@dataclass(frozen=True, eq=False)
+class PlanMade:
+    """The plan after one closed iteration."""
+
+    version: int
+    """Counts the plans of the job."""
+    based_on_iteration: int
+    """The newest iteration whose reports went into it."""
+    sizes: IntArray
+    """Samples of each rank."""
+    changed: bool
+    """Whether the sizes differ from those of the plan before."""
