@@ -7,6 +7,7 @@ faster. A smooth maximum (p-norm) judges the latter, so that every worker that c
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -41,12 +42,23 @@ class Auto(Base):
 
     name = "auto"
 
-    def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1, members: Sequence[str] = USUAL) -> None:
+    def __init__(
+        self,
+        workers: int,
+        sensors: int = 0,
+        *,
+        horizon: int = 1,
+        members: Sequence[str] | None = None,
+        background: bool = True,
+    ) -> None:
         super().__init__(workers, sensors, horizon=horizon)
+        if members is None:
+            members = [name for name in USUAL if name != "arima" or find_spec("statsmodels")]
         if unknown := set(members) - set(MEMBERS):
             raise ConfigError(f"auto can't pick from {sorted(unknown)}; known: {', '.join(MEMBERS)}")
         self._names = (*members, EQUAL)
-        self._members = [MEMBERS[name](workers, sensors, horizon=horizon) for name in members]
+        options = {"arima": {"background": background}}
+        self._members = [MEMBERS[name](workers, sensors, horizon=horizon, **options.get(name, {})) for name in members]
         self._made: deque[tuple[Array, Array]] = deque(maxlen=horizon)
         self._job = Contest(len(self._names), 1, share=0.02, sureness=0.5)
         self._each = Contest(len(self._names), workers, share=0.02, sureness=2.0)

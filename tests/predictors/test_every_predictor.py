@@ -10,7 +10,7 @@ from lbbsp.errors import ConfigError
 from lbbsp.predictors import PREDICTORS, make
 
 WORKERS, SENSORS = 5, 2
-OPTIONS = {"arima": {"background": False}}
+OPTIONS = {"arima": {"background": False}, "auto": {"background": False}}
 every = pytest.mark.parametrize("name", PREDICTORS)
 
 
