@@ -3,6 +3,7 @@
 An embedded manager gets its keys and its parent's id on standard input and answers with its address.
 """
 
+import gc
 import logging
 import os
 import sys
@@ -42,6 +43,7 @@ def command(
     options = _embedded_options(bind) if embedded else ManagerOptions(bind=bind, insecure=insecure)
     options.check()
     daemon = Daemon(options, JobTable(sizer_maker(predictor)))
+    gc.freeze()  # what is imported by now stays: no collection need look at it again
     try:
         _announce(daemon.address, embedded)
         log.info("stopped by %s", daemon.run())

@@ -100,7 +100,8 @@ class Job:
             spec = job_spec(roster.hellos)
         except BoundsError as error:
             log.error("job %r refused: %s", self.name, error)
-            return [(roster.peers[rank], refusal(hello, str(error))) for rank, hello in roster.hellos.items()]
+            roster.impossible = str(error)
+            return [_verdict(roster, rank, changed=False) for rank in sorted(roster.hellos)]
         sizer = self._make_sizer(spec, rank_0.mode == "observe")
         earlier, self.live = self.live, None
         if earlier is not None:

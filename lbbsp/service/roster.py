@@ -13,6 +13,8 @@ class Roster:
     def __init__(self) -> None:
         self.hellos: dict[int, Hello] = {}
         self.peers: dict[int, bytes] = {}
+        self.impossible: str | None = None
+        """Why no plan can exist though all agree."""
         self._agreed: set[int] = set()
 
     @property
@@ -23,14 +25,16 @@ class Roster:
     def add(self, hello: Hello, peer: bytes) -> bool:
         """Take a hello; True where it says something else than this rank said before."""
         changed = self.hellos.get(hello.rank) != hello
+        if changed:
+            self.impossible = None
         self.hellos[hello.rank] = hello
         self.peers[hello.rank] = peer
         return changed
 
     def judge(self, rank: int) -> str | None:
         """What this rank disagrees about; None while rank 0 is not there or where all agree."""
-        if 0 not in self.hellos:
-            return None
+        if 0 not in self.hellos or self.impossible:
+            return self.impossible
         reason = disagreement(self.hellos[rank], self.hellos[0])
         if reason is None:
             self._agreed.add(rank)

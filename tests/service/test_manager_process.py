@@ -97,7 +97,7 @@ def test_killed_and_restarted_it_learns_its_jobs_and_sizes_adapt_again(tmp_path,
         client.report(job.report(0))
     before_s = time.perf_counter()
     job.iteration += 1
-    assert time.perf_counter() - before_s < 1.0
+    assert time.perf_counter() - before_s < 2.0
     job.speeds = (2000.0, 1000.0)
     again = ManagerProcess(tmp_path / "log", port=int(manager.address.rpartition(":")[2]))
     job.join()
@@ -144,7 +144,7 @@ def test_a_manager_that_answers_seconds_late_blocks_nobody_and_is_taken_up_again
         job.iteration += 1
         time.sleep(0.03)
     manager.send(signal.SIGCONT)
-    assert slowest_s < 0.5
+    assert slowest_s < 1.0
     newest = job.iteration - 1
     until(lambda: job.clients[0].plan().based_on_iteration == newest, "late plans", job.pump)
     job.step()

@@ -88,6 +88,16 @@ def test_the_rank_that_disagrees_is_refused_in_any_order(table, order):
     assert "granularity" in last[peer_of(1)].reason
 
 
+def test_impossible_bounds_stay_refused_when_a_rank_asks_again_until_one_says_something_else(table):
+    for rank in range(WORLD):
+        heard = say(table, hello(rank, max_samples=20))
+    assert [type(replies[-1]) for replies in heard.values()] == [Refused] * WORLD
+    (again,) = say(table, hello(1, max_samples=20))[peer_of(1)]
+    assert isinstance(again, Refused)
+    assert isinstance(say(table, hello(1, max_samples=50))[peer_of(1)][-1], Welcome)
+    assert sum(run(table, [1000.0, 4000.0, 1000.0], 5).sizes) == 90
+
+
 def test_the_largest_lookahead_holds(table):
     for rank in range(WORLD):
         say(table, hello(rank, lookahead=2 * rank))
