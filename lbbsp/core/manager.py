@@ -150,9 +150,13 @@ class BatchSizeManager:
         """Compare balanced with equal sizes over this iteration, unless it was a short last one."""
         total = samples.sum()
         short = np.isfinite(total) and total != self.job.bounds.global_batch
-        if short or len(self._in_flight) < self._horizon:
+        if short or len(self._in_flight) < self._horizon or np.isnan(self._speeds).any():
             return
         balanced, in_force = self._in_flight[0]
+        missing = np.isnan(time_s)
+        samples = np.where(missing, balanced if in_force else self._equal, samples)
+        forecast_s = self._fit.curves(self._speeds).time_s(samples)
+        time_s = np.where(missing, forecast_s, time_s)
         equal_s = self._fit.rescaled_s(time_s, samples, self._equal)
         balanced_s = time_s if in_force else self._fit.rescaled_s(time_s, samples, balanced)
         self._harm.judge(balanced_s, equal_s)

@@ -90,7 +90,8 @@ class Inbox:
         """
         self._check_values(rank, samples, own_time_s, draws, wait_s, sensors)
         self._check_iteration(rank, iteration)
-        self._check_usual(rank, own_time_s / draws)
+        if samples:
+            self._check_usual(rank, own_time_s / draws)
         open_ = self._open.get(iteration) or self._begin(iteration)
         open_.heard[rank] = 1
         open_.count += 1

@@ -22,7 +22,7 @@ __all__ = ["Bounds", "Curves", "TimeCurves", "allocate", "fits", "short_slices"]
 class TimeCurves(Protocol):
     """What sizing asks of curves: times that never fall when a size grows."""
 
-    def time_s(self, samples: IntArray) -> Array:
+    def time_s(self, samples: IntArray | Array) -> Array:
         """Own time of each rank at these sizes."""
 
     def most_within(self, time_s: float) -> Array:
@@ -43,7 +43,7 @@ class Curves:
     offset_s: Array
     slope_s: Array
 
-    def time_s(self, samples: IntArray) -> Array:
+    def time_s(self, samples: IntArray | Array) -> Array:
         """Own time of each rank at these sizes."""
         return np.maximum(self.flat_s, self.offset_s + self.slope_s * samples)
 

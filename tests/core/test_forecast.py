@@ -1,0 +1,88 @@
+"""A predictor that raises or forecasts nonsense never breaks a job: the last speed steps in, counted."""
+
+import numpy as np
+import pytest
+
+from lbbsp.core.forecast import Forecaster
+from lbbsp.errors import ConfigError
+from lbbsp.predictors import PREDICTORS
+
+NONE = np.empty((3, 0))
+SPEED = np.array([100.0, 200.0, np.nan])
+
+
+class Odd:
+    """Forecasts what it is told to."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def observe(self, speed, sensors):
+        speed[:] = -1
+
+    def predict(self, sensors, horizon=1):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def in_charge(self):
+        return ("odd", "odd", "even")
+
+
+@pytest.fixture
+def with_answer(monkeypatch):
+    def make(answer):
+        monkeypatch.setattr("lbbsp.core.forecast.make", lambda *args, **options: Odd(answer))
+        forecaster = Forecaster("odd", 3, 0, 1)
+        forecaster.observe(SPEED, NONE)
+        return forecaster
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("answer", "stepped_in"),
+    [
+        (RuntimeError("no"), 2),
+        (np.array([np.nan, np.inf, 1.0]), 2),
+        (np.array([0.0, -3.0, 1.0]), 2),
+        (np.array([1e-9, 1e30, 1.0]), 2),
+        (np.array([1.0, 2.0]), 1),
+        (None, 1),
+    ],
+)
+def test_the_last_speed_steps_in(with_answer, answer, stepped_in, caplog):
+    forecaster = with_answer(answer)
+    assert forecaster.forecast(NONE).tolist() == [100.0, 200.0, 150.0]
+    assert forecaster.stepped_in == stepped_in
+
+
+def test_only_the_nonsense_is_replaced(with_answer):
+    assert with_answer(np.array([120.0, np.nan, 7.0])).forecast(NONE).tolist() == [120.0, 200.0, 160.0]
+
+
+def test_a_predictor_that_writes_into_its_input_changes_nothing(with_answer):
+    forecaster = with_answer(np.array([1.0, 1.0, 1.0]))
+    assert forecaster.last.tolist()[:2] == [100.0, 200.0]
+    assert SPEED[0] == 100.0
+
+
+def test_who_is_in_charge_is_told_with_shares(with_answer):
+    assert with_answer(None).in_charge() == "odd 67%, even 33%"
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_nothing_is_forecast_before_a_speed_was_seen(name):
+    forecaster = Forecaster(name, 3, 0, 2)
+    assert forecaster.forecast(NONE) is None
+    forecaster.observe(np.full(3, np.nan), NONE)
+    assert forecaster.forecast(NONE) is None
+    forecaster.observe(SPEED, NONE)
+    assert np.isfinite(forecaster.forecast(NONE)).all()
+    assert forecaster.stepped_in == 0
+    assert forecaster.in_charge()
+
+
+def test_an_unknown_predictor_is_named():
+    with pytest.raises(ConfigError, match="known: "):
+        Forecaster("oracle", 2, 0, 1)

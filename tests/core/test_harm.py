@@ -1,0 +1,67 @@
+"""Do no harm: back to equal sizes where they would have won, and out again where balanced ones would."""
+
+import numpy as np
+import pytest
+
+from lbbsp.core.harm import WINDOW, DoNoHarm
+
+
+def judge(harm, balanced_s, equal_s, times=1):
+    return [harm.judge(np.array([balanced_s, 0.1]), np.array([equal_s, np.nan])) for _ in range(times)]
+
+
+@pytest.fixture
+def harm():
+    return DoNoHarm()
+
+
+def test_balanced_sizes_stay_while_they_win(harm):
+    assert not any(judge(harm, 0.9, 1.0, 500))
+    assert harm.balanced
+    assert harm.saved_share() == pytest.approx(0.1)
+
+
+def test_a_difference_within_the_margin_changes_nothing(harm):
+    assert not any(judge(harm, 1.005, 1.0, 500))
+
+
+def test_a_small_lasting_loss_ends_balanced_sizes_within_the_window(harm):
+    assert any(judge(harm, 1.03, 1.0, WINDOW))
+    assert not harm.balanced
+
+
+def test_a_large_loss_ends_them_before_the_window_is_full(harm):
+    assert any(judge(harm, 2.0, 1.0, 2))
+
+
+def test_shadow_plans_that_win_bring_them_back_within_the_window(harm):
+    judge(harm, 2.0, 1.0, 1)
+    assert not harm.balanced
+    assert any(judge(harm, 0.7, 1.0, WINDOW))
+    assert harm.balanced
+
+
+def until_back(harm, balanced_s):
+    """Iterations of winning shadow plans until balanced sizes come back, after a loss."""
+    judge(harm, 1.0, 1.0, WINDOW)
+    judge(harm, 1.6, 1.0, 1)
+    assert not harm.balanced
+    waited = 0
+    while not harm.balanced:
+        judge(harm, balanced_s, 1.0)
+        waited += 1
+        assert waited < 2000
+    return waited
+
+
+def test_each_return_asks_more_of_the_next_try_and_time_forgives(harm):
+    waits = [until_back(harm, 0.9) for _ in range(4)]
+    assert waits[3] > waits[0]
+    assert until_back(harm, 0.5) < WINDOW, "a large gain is still followed"
+    judge(harm, 1.0, 1.0, 2000)
+    assert until_back(harm, 0.9) == pytest.approx(waits[0], abs=2)
+
+
+def test_iterations_without_times_are_no_evidence(harm):
+    assert not harm.judge(np.array([np.nan]), np.array([np.nan]))
+    assert harm.saved_share() == 0.0
