@@ -50,7 +50,8 @@ class Calm:
         jitters = self._mean_error <= _FAVOUR * self.usual_error
         share = self._share()
         noise = np.where(jitters, self.usual_error * np.sqrt(share / (2.0 - share)), 0.0)
-        self.doubt = self._extreme * float(np.median(noise))
+        middle = len(noise) // 2
+        self.doubt = self._extreme * float(np.partition(noise, middle)[middle])
         return np.asarray(np.where(jitters, np.exp(self._mean), forecast))
 
     def _score(self, log_speed: Array) -> None:

@@ -50,5 +50,5 @@ class DoNoHarm:
 
     def saved_share(self) -> float:
         """What balanced sizes saved, or would have, of the time of equal ones; below 0 for a loss."""
-        balanced_s, equal_s = np.sum(self._window, axis=0) if self._window else (0.0, 0.0)
-        return float(1.0 - balanced_s / equal_s) if equal_s else 0.0
+        equal_s = sum(equal for _, equal in self._window)
+        return 1.0 - sum(balanced for balanced, _ in self._window) / equal_s if equal_s else 0.0
