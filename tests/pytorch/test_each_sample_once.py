@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from epochs import Plan, epochs, part, reloads
 from ranks import outcomes, run
-from scripted import ScriptedManager
+from random_manager import ScriptedManager
 
 Seen = dict[int, list[list[int]]]
 

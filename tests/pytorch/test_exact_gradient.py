@@ -7,7 +7,7 @@ import pytest
 import torch
 from loops import PATTERNS, WIDTH, Side, Whole
 from ranks import run
-from scripted import ScriptedManager
+from random_manager import ScriptedManager
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from scripted import KINDS, Faults, ScriptedManager
+from random_manager import KINDS, Faults, ScriptedManager
 
 from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import Hello
@@ -142,6 +142,8 @@ class Schedule:
     reductions: int
     """Reductions a draw."""
     peeks: float
+    named: bool
+    """Epochs are named by the user (set_epoch), else by the reductions before them."""
     faults: Faults
     iterations: int = 4 * WINDOW
 
@@ -162,6 +164,7 @@ class Schedule:
             chunks=random.random() < 0.5,
             reductions=random.choice([1, 1, 2]),
             peeks=random.choice([0.0, 0.05, 0.2]),
+            named=random.random() < 0.5,
             faults=Faults(
                 rates={kind: random.uniform(0.05, 0.3) for kind in kinds},
                 delay_s=random.choice([0.003, 0.02]),
@@ -196,7 +199,8 @@ class SimulatedRank(threading.Thread):
         self.joint, self.own = Random(schedule.seed), Random(schedule.seed * 1009 + rank + 1)
         self.account = Account()
         self.fault: BaseException | None = None
-        self._loads = self._iterators = 0
+        self._loads = self._iterators = self._epoch = 0
+        self._resumed = (-1, 0, 0)
         self._kept: list[Cursor] = []
 
     def run(self) -> None:
@@ -254,58 +258,68 @@ class SimulatedRank(threading.Thread):
     # --- the program; what `joint` decides is alike on all ranks
 
     def _program(self) -> None:
-        key, first = 0, 0
         while self.account.iterations < self.schedule.iterations:
-            iterator = self._begin(key, first)
-            first = 0
-            if self._iterate(iterator, key):
-                key += 1
+            iterator = self._begin()
+            if self._iterate(iterator):
+                self._epoch += 1
             elif self.joint.random() < 0.5:
-                first = self._resume(iterator)
+                self._resume(iterator)
             self._forget(iterator.cursor)
 
-    def _iterate(self, iterator: Any, key: int) -> bool:
+    def _iterate(self, iterator: Any) -> bool:
         """Train until the epoch ends (True), or the loop breaks."""
         while not iterator.cursor.finished:
-            self._perhaps_peek(key)
+            self._perhaps_peek()
             for _ in range(self.joint.choice([1, 1, 1, 2, 3])):
                 if not iterator.cursor.finished:
                     self._draw(iterator)
-            self._perhaps_peek(key)
+            if self.joint.random() < 0.03:
+                return False
+            self._perhaps_peek()
             for _ in range(self.schedule.reductions):
                 self._reduce()
             self.account.iterations += 1
             if self.account.iterations >= self.schedule.iterations:
                 return False
             if self.joint.random() < 0.03:
-                self._second(key + 1000 + self.account.iterations)
+                self._second()
             if self.joint.random() < 0.04:
                 return False
         self.follower.finish()
+        self._resumed = (-1, 0, 0)
         return True
 
-    def _second(self, key: int) -> None:
+    def _second(self) -> None:
         """All ranks train on another iterator for some draws."""
-        other = self._begin(key)
+        other = self._begin()
         for _ in range(self.joint.randint(1, 4)):
             if not other.cursor.finished:
                 self._draw(other)
                 self._reduce()
         self._forget(other.cursor)
 
-    def _resume(self, iterator: Any) -> int:
-        """Load the state of here and now; the draw to go on with."""
+    def _resume(self, iterator: Any) -> None:
+        """Load the state of here and now."""
         self._loads += 1
         start = Vector(self.schedule.bounds.equal())
-        consumed = iterator.cursor.newest + 1
+        cursor = iterator.cursor
+        self._resumed = (self.follower.reductions, cursor.epoch.key, cursor.newest + 1)
         hello = self._hello()
         self.follower.fall_back(start, hello, self.follower.reductions)
         self.channel.restart(hello, start, self.schedule.bounds)
-        return consumed
 
     # --- what a loop does
 
-    def _begin(self, key: int, first: int = 0, joint: bool = True) -> Any:
+    def _place(self) -> tuple[int, int]:
+        """Key and first draw of an iterator that begins now, as loaders find it."""
+        key = self._epoch if self.schedule.named else 1000 + self.follower.reductions
+        reductions, epoch, consumed = self._resumed
+        if self.follower.reductions == reductions and (epoch == key or not self.schedule.named):
+            return epoch, consumed
+        return key, 0
+
+    def _begin(self, joint: bool = True) -> Any:
+        key, first = self._place()
         random = Random(f"{self.schedule.seed} {key}")
         order = np.array(random.sample(range(self.schedule.samples), self.schedule.samples))
         epoch = Epoch(key, order, key * 7 + 1, self.schedule.bounds.global_batch)
@@ -347,14 +361,14 @@ class SimulatedRank(threading.Thread):
         self.follower.reduced()
         time.sleep(0.0005)
 
-    def _perhaps_peek(self, key: int) -> None:
+    def _perhaps_peek(self) -> None:
         """This rank alone looks into the loader; some peeks live on for a while."""
         if self._kept and self.own.random() < 0.5:
             self._forget(self._kept.pop())
         if self.own.random() >= self.schedule.peeks:
             return
-        peek = self._begin(self.own.choice([key, key + 500]), joint=False)
-        if self.own.random() < 0.9:
+        peek = self._begin(joint=False)
+        if self.own.random() < 0.9 and not peek.cursor.finished:
             self._draw(peek, joint=False)
         if self.own.random() < 0.3:
             self._kept.append(peek.cursor)

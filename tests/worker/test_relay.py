@@ -1,0 +1,23 @@
+"""Rules 2 and 3: all ranks use the same sizes in every iteration, whatever befalls plans, manager and single ranks."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from simulated import play
+
+GROUPS, SCHEDULES = 19, 10
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_random_schedules_keep_all_ranks_on_the_same_plan(group: int) -> None:
+    """190 schedules of simulated ranks; what a seed does: `simulated.Schedule.of(seed)`."""
+    seeds = range(group * SCHEDULES, (group + 1) * SCHEDULES)
+    with ThreadPoolExecutor(SCHEDULES) as pool:
+        results = list(pool.map(play, seeds))
+    for seed, result in zip(seeds, results, strict=True):
+        print(seed, result)
+        assert result.iterations > 0, seed
+        assert result.plan_changes > 0, seed
+        assert result.faults_effective > 0, seed
+    offered = sum(result.offered_quietly for result in results)
+    assert sum(result.adopted_quietly for result in results) >= 0.9 * offered > 0
