@@ -54,6 +54,12 @@ class BalancedLoader:
         shared = self._loader.num_workers > 0 and self._loader.persistent_workers
         return shared and self.newest() is not iterator
 
+    def ended(self, cursor: Cursor) -> None:
+        """This iterator's loop has seen its end: the next one begins an epoch."""
+        cursor.ended = True
+        if (cursor.epoch.key, cursor.first) == self._resume:
+            self._resume = None
+
     def __getattr__(self, name: str) -> Any:
         """The user's loader answers for what it had: sampler, dataset, batch_size and so on."""
         return getattr(self.__dict__["_loader"], name)
@@ -74,6 +80,7 @@ class BalancedLoader:
             "version": STATE_VERSION,
             "epoch": key,
             "consumed_draws": consumed,
+            "ended": main is not None and main.ended,
             "global_batch": self.balancer.terms.bounds.global_batch,
             "dataset_samples": self._order.samples,
             "seed": self.balancer.terms.seed,
@@ -99,8 +106,7 @@ class BalancedLoader:
         self._order.reseed(state["seed"])
         self._order.resume(state["epoch"])
         self._epochs.clear()
-        finished = state["consumed_draws"] >= len(self)
-        self._resume = None if finished else (state["epoch"], state["consumed_draws"])
+        self._resume = None if state["ended"] else (state["epoch"], state["consumed_draws"])
 
     def _place(self) -> tuple[int, int]:
         """Key and first draw of the epoch that an iterator would begin now."""
@@ -139,6 +145,7 @@ class BalancedIterator(Iterator[Any]):
         follower = balancer.follower
         if cursor.finished:
             follower.finish()
+            self._loader.ended(cursor)
             return next(self._inner)
         follower.draw(cursor)
         began_s = balancer.clock()

@@ -57,6 +57,8 @@ class Cursor:
         self._parts: dict[int, Part] = {}
         self.newest = first_draw - 1
         """Index of the newest draw."""
+        self.ended = False
+        """The loop has asked for one draw more than there are, and knows that the epoch is over."""
 
     @property
     def drawn(self) -> int:

@@ -159,7 +159,7 @@ class Follower:
         self.own.stop()
         vector, places = self.channel.vector(self.own.usual_tail_s, sent)
         mine = self._checks.get(vector.sequence, ())
-        if mine and places and not set(mine) & set(places):
+        if mine and places and mine[0] != places[0]:
             raise OutOfStepError(_out_of_step(self.hello.rank, mine[0], places[0]))
         for number in [number for number in self._checks if number <= vector.sequence]:
             del self._checks[number]
@@ -233,7 +233,8 @@ def _out_of_step(rank: int, mine: Place, rank0: Place) -> str:
         return (
             f"rank {rank} is at epoch {mine.epoch} draw {mine.draw}, rank 0 at epoch {rank0.epoch} "
             f"draw {rank0.draw}: every rank must run the same loop, with the same draws between gradient "
-            "reductions and the same set_epoch calls"
+            "reductions and the same set_epoch calls; a look into the loader on one rank must take one batch, and not "
+            "between two backward passes of one batch"
         )
     return (
         f"rank {rank} has another order of samples than rank 0 in epoch {mine.epoch}: a sampler must give the "

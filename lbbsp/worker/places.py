@@ -13,11 +13,13 @@ class Places:
     def __init__(self) -> None:
         self.main: Cursor | None = None
         """The iterator that training follows; kept when it has ended."""
+        self._leader: Cursor | None = None
+        """The iterator whose batch gradients are weighed by: the main one of the newest draw, dead or not."""
         self.mixed = False
         """More than one iterator was drawn from since the newest iteration was closed."""
         self._live: list[Cursor] = []
-        self._main_over = False
-        """Training is done with the main iterator's newest draw: it was reduced, or the iterator has ended."""
+        self._followed: dict[Cursor, int] = {}
+        """Live iterators that training has followed, the latest last, with their newest draw that was reduced."""
 
     def drawn(self, cursor: Cursor) -> None:
         """This one was drawn from."""
@@ -26,26 +28,31 @@ class Places:
             self._live.remove(cursor)
         self._live.append(cursor)
         if cursor is self.main or self._leads(cursor):
-            self.main = cursor
-            self._main_over = False
+            self.main = self._leader = cursor
 
     def forget(self, cursor: Cursor) -> None:
-        """This iterator has ended or died; the one drawn from before it leads again, else the next to be drawn."""
+        """This iterator has ended or died; one that training followed before it leads again, else the next drawn.
+
+        A peek that lives on never takes the place of the iterator that training followed.
+        """
         if cursor in self._live:
             self._live.remove(cursor)
+        was_followed = self._followed.pop(cursor, None) is not None
         if cursor is self.main:
-            self._main_over = not self._live
-            self.main = self._live[-1] if self._live else cursor
+            earlier = list(self._followed) or ([] if was_followed else self._live)
+            self.main = earlier[-1] if earlier else cursor
 
     def reduced(self) -> None:
         """A gradient reduction has followed the newest draw."""
-        self._main_over = True
+        if self.main in self._live:
+            self._followed.pop(self.main, None)
+            self._followed[self.main] = self.main.newest
 
     def now(self) -> tuple[Place, ...]:
-        """Where the iterators are, the main one first."""
-        main = [self.main] if self.main else []
-        others = [cursor for cursor in reversed(self._live) if cursor is not self.main]
-        return tuple(cursor.place() for cursor in (main + others)[:PLACES])
+        """Where the iterators are; first the one whose batch is under way."""
+        leader = [self._leader] if self._leader else []
+        others = [cursor for cursor in reversed(self._live) if cursor is not self._leader]
+        return tuple(cursor.place() for cursor in (leader + others)[:PLACES])
 
     def take(self) -> list[tuple[Part, float]]:
         """What was drawn for the iteration that ends, each with its time in the loader; a new one begins."""
@@ -62,4 +69,8 @@ class Places:
 
     def _leads(self, cursor: Cursor) -> bool:
         main = self.main
-        return main is None or cursor.drawn > 1 or self._main_over or main.drawn <= 1
+        return main is None or cursor.drawn > 1 or self._over(main) or main.drawn <= 1
+
+    def _over(self, main: Cursor) -> bool:
+        """Training is done with the main iterator's newest draw: it was reduced, or the iterator has ended."""
+        return main not in self._live or self._followed.get(main) == main.newest
