@@ -76,6 +76,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 
     rank: Rank
     protocol: int = PROTOCOL
+    sensors_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    """Iterations between readings of sensors that reports are to carry; those between carry none."""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):

@@ -38,6 +38,7 @@ class Arima(Base):
     """order: (p, d, q) with d 0 or 1; refit: iterations between fits; background=False fits in observe()."""
 
     name = "arima"
+    reads_sensors = False
 
     def __init__(
         self,

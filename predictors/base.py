@@ -56,6 +56,8 @@ class Base:
     """
 
     name = "base"
+    reads_sensors = True
+    """Whether the forecast needs the sensors of each iteration."""
 
     def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1) -> None:
         if horizon < 1:

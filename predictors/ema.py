@@ -16,6 +16,7 @@ class Ema(Base):
     """Average with share `alpha` of the newest speed; a plain mean over the first iterations."""
 
     name = "ema"
+    reads_sensors = False
 
     def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1, alpha: float = 0.5) -> None:
         super().__init__(workers, sensors, horizon=horizon)

@@ -9,6 +9,7 @@ class Last(Base):
     """Forecast = the newest speed."""
 
     name = "last"
+    reads_sensors = False
 
     def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1) -> None:
         super().__init__(workers, sensors, horizon=horizon)

@@ -9,6 +9,7 @@ class Mean(Base):
     """Mean over the whole run, or over about the last `memory` iterations where the run is longer."""
 
     name = "mean"
+    reads_sensors = False
 
     def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1, memory: int = 1000) -> None:
         super().__init__(workers, sensors, horizon=horizon)

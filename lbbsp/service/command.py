@@ -15,7 +15,7 @@ import typer
 
 from lbbsp.protocol import EmbeddedOrders, EmbeddedReady
 from lbbsp.service.daemon import Daemon
-from lbbsp.service.job import sizer_maker
+from lbbsp.service.job import sensors_every, sizer_maker
 from lbbsp.service.options import ManagerOptions, ServerKeys
 from lbbsp.service.table import JobTable
 
@@ -42,7 +42,7 @@ def command(
     _configure_logging(log_level, embedded)
     options = _embedded_options(bind) if embedded else ManagerOptions(bind=bind, insecure=insecure)
     options.check()
-    daemon = Daemon(options, JobTable(sizer_maker(predictor)))
+    daemon = Daemon(options, JobTable(sizer_maker(predictor), sensors_every(predictor)))
     gc.freeze()  # what is imported by now stays: no collection need look at it again
     try:
         _announce(daemon.address, embedded)

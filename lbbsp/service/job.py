@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from lbbsp.core.manager import BatchSizeManager, JobSpec
 from lbbsp.errors import BoundsError
+from lbbsp.predictors import PREDICTORS
 from lbbsp.predictors import make as make_predictor
 from lbbsp.protocol import Hello, Refused, ToWorker, Welcome
 from lbbsp.service.agreement import job_spec
@@ -24,6 +25,8 @@ MakeSizer = Callable[[JobSpec, bool], BatchSizeManager]
 MAX_GATHERING = 4
 """Incarnations of one job that may gather hellos at once; the oldest gives way."""
 MAX_PAST = 16
+SELDOM = 10
+"""Iterations between readings of sensors that no predictor asks for: they still say why a rank is slow."""
 
 
 def sizer_maker(predictor: str) -> MakeSizer:
@@ -40,14 +43,20 @@ def sizer_maker(predictor: str) -> MakeSizer:
     return make
 
 
+def sensors_every(predictor: str) -> int:
+    """Iterations between readings of sensors that a predictor of this name needs; without need, a few a second."""
+    return 1 if getattr(PREDICTORS[predictor], "reads_sensors", True) else SELDOM
+
+
 class Job:
     """All that is known of one job id."""
 
-    def __init__(self, name: str, make_sizer: MakeSizer, now_s: float) -> None:
+    def __init__(self, name: str, make_sizer: MakeSizer, now_s: float, sensors_every: int = 1) -> None:
         self.name = name
         self.live: Live | None = None
         self.heard_s = now_s
         self._make_sizer = make_sizer
+        self._sensors_every = sensors_every
         self._rosters: dict[str, Roster] = {}
         self._past: deque[str] = deque(maxlen=MAX_PAST)
 
@@ -88,7 +97,7 @@ class Job:
     def _gather(self, incarnation: str) -> Roster:
         roster = self._rosters.get(incarnation)
         if roster is None:
-            roster = self._rosters[incarnation] = Roster()
+            roster = self._rosters[incarnation] = Roster(self._sensors_every)
             waiting = [name for name in self._rosters if not self.running(name)]
             if len(waiting) > MAX_GATHERING:
                 del self._rosters[waiting[0]]
@@ -136,7 +145,8 @@ def _verdict(roster: Roster, rank: int, changed: bool) -> Reply:
             reason,
         )
         return roster.peers[rank], refusal(hello, reason)
-    return roster.peers[rank], Welcome(job=hello.job, incarnation=hello.incarnation, rank=rank)
+    welcome = Welcome(job=hello.job, incarnation=hello.incarnation, rank=rank, sensors_every=roster.sensors_every)
+    return roster.peers[rank], welcome
 
 
 def _describe(hello: Hello, spec: JobSpec) -> str:

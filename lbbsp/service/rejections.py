@@ -15,14 +15,14 @@ class Rejections:
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def add(self, job: str, kind: str, detail: str) -> None:
+    def add(self, job: str, kind: str, detail: str, level: int = logging.WARNING) -> None:
         """Count one; log it when it is the first of its kind in its job."""
         key = (job, kind)
         if key not in self._counts and len(self._counts) >= MAX_KEYS:
             key = ("", "beyond the table")
         self._counts[key] += 1
         if self._counts[key] == 1:
-            log.warning("job %r: rejected (%s): %s; more of these are counted only", job, kind, detail)
+            log.log(level, "job %r: rejected (%s): %s; more of these are counted only", job, kind, detail)
 
     def of(self, job: str) -> dict[str, int]:
         """Counts of one job by kind."""

@@ -39,14 +39,16 @@ class JobTable:
 
     Args:
         make_sizer: makes the sizing core of a job that starts.
+        sensors_every: iterations between readings of sensors that ranks are asked for.
     """
 
-    def __init__(self, make_sizer: MakeSizer) -> None:
+    def __init__(self, make_sizer: MakeSizer, sensors_every: int = 1) -> None:
         self.jobs: dict[str, Job] = {}
         self.rejections = Rejections()
         self.planned: dict[str, None] = {}
         """Jobs that have made a plan since this was last emptied, the longest ago first."""
         self._make_sizer = make_sizer
+        self._sensors_every = sensors_every
         self._reminded_s: dict[bytes, float] = {}
 
     def handle(self, peer: bytes, frame: bytes, now_s: float) -> list[Reply]:
@@ -93,7 +95,9 @@ class JobTable:
             return self._remind(peer, report, now_s)
         live = job.running(report.incarnation)
         if live is None:
-            self.rejections.add(report.job, "early", f"rank {report.rank} reports before all ranks are there")
+            self.rejections.add(
+                report.job, "early", f"rank {report.rank} reports before all ranks are there", logging.DEBUG
+            )
             return []
         job.heard_s = now_s
         try:
@@ -115,7 +119,7 @@ class JobTable:
             return [(peer, refusal(hello, reason))]
         job = self.jobs.get(hello.job)
         if job is None:
-            job = self.jobs[hello.job] = Job(hello.job, self._make_sizer, now_s)
+            job = self.jobs[hello.job] = Job(hello.job, self._make_sizer, now_s, self._sensors_every)
         return job.hello(hello, peer, now_s)
 
     def _bye(self, peer: bytes, bye: Bye) -> list[Reply]:

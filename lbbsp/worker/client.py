@@ -61,6 +61,8 @@ class Client:
         self.address = address
         self.refused: str | None = None
         """Why the manager won't have us; None while it would."""
+        self.sensors_every = 1
+        """Iterations between readings of sensors that the manager asks for."""
         self.dropped = 0
         """Reports that could not be sent."""
         self.ignored = 0
@@ -182,6 +184,7 @@ class Client:
             case Plan():
                 self._take_plan(message)
             case Welcome():
+                self.sensors_every = message.sensors_every
                 self._take_welcome()
             case Refused(reason=reason):
                 self._take_refusal(reason)

@@ -8,6 +8,7 @@ gradient and wait for it at their next draw. Knows nothing of frameworks: the ad
 import logging
 import math
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -145,16 +146,23 @@ class Relay(threading.Thread):
     # --- the training thread's side
 
     def reduction(self, event: Reduction) -> None:
-        """Hand the event to the relay's thread."""
-        self._sequence = event.sequence
-        self._reduced_s = self._wanted_s = None
-        self._inbox.append(event)
-        os.eventfd_write(self._wake, 1)
+        """Report at once, then hand the event to the relay's thread."""
+        report = event.report
+        with self._holding:
+            if report is not None:
+                self._guarded(lambda: self._client.report(report))
+            self._sequence = event.sequence
+            self._reduced_s = self._wanted_s = None
+            self._inbox.append(event)
+            hopeless = self._hopeless(event)
+        if hopeless:
+            os.eventfd_write(self._wake, 1)
 
     def reduced(self) -> None:
-        """Let the deadline be known."""
+        """Let the deadline be known, unless the plan came first: each wake-up costs the training thread time."""
         self._reduced_s = self._clock()
-        os.eventfd_write(self._wake, 1)
+        if not self._done(sent=False):
+            os.eventfd_write(self._wake, 1)
 
     def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
         """Wait until the relay has decided on the newest reduction, at most its grace."""
@@ -199,9 +207,9 @@ class Relay(threading.Thread):
 
     def run(self) -> None:
         """Serve until closed. A broken control group ends it; the next draw raises torch's own error."""
-        poller = zmq.Poller()
-        poller.register(self._wake, zmq.POLLIN)
-        poller.register(self._client.socket, zmq.POLLIN)
+        poller = select.poll()
+        poller.register(self._wake, select.POLLIN)
+        poller.register(int(self._client.socket.getsockopt(zmq.FD)), select.POLLIN)
         due: Reduction | None = None
         while self._fault is None and not (self._closing and due is None and not self._inbox):
             _wait(poller, self._timeout_s(due))
@@ -230,9 +238,6 @@ class Relay(threading.Thread):
             self._guarded(lambda: self._client.hello_again(hello))
             return None
         self.pacing.event(event.at_s)
-        report = event.report
-        if report is not None:
-            self._guarded(lambda: self._client.report(report))
         return event
 
     def _guarded(self, call: Callable[[], T]) -> T | None:
@@ -311,8 +316,11 @@ def _drain(wake: int) -> None:
         return
 
 
-def _wait(poller: zmq.Poller, timeout_s: float) -> None:
-    """Poll; below ZeroMQ's grain of 1 ms in short naps."""
+def _wait(poller: "select.poll", timeout_s: float) -> None:
+    """Wait for a wake-up or for ZeroMQ's descriptor; below poll's grain of 1 ms in short naps.
+
+    The socket itself is touched only under the relay's lock: the training thread reports on it too.
+    """
     if timeout_s >= 1e-3:
         poller.poll(int(1000 * timeout_s))
     elif timeout_s > 0 and not poller.poll(0):

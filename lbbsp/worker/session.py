@@ -71,7 +71,7 @@ class Session:
         self._group, self._offer = group, offers[group.rank]
         self._child: embedded.Embedded | None = None
         self._sensors = Sensors()
-        self._loads = 0
+        self._loads = self._iterations = 0
         self.terms = terms
         reach = self._reach(offers, master)
         greeting = self._hello(terms)
@@ -85,7 +85,7 @@ class Session:
             terms.lookahead,
             OwnTime(marks, time.perf_counter),
             time.perf_counter,
-            self._sensors.read,
+            self._readings,
             self._ahead(terms),
         )
         self.client.pump()
@@ -113,6 +113,11 @@ class Session:
         if self._child is not None:
             self._child.stop()
             self._child = None
+
+    def _readings(self) -> tuple[float, ...]:
+        """What this iteration's report carries of the sensors: as often as the manager asks for."""
+        self._iterations += 1
+        return self._sensors.read() if self._iterations % self.client.sensors_every == 0 else ()
 
     def _ahead(self, terms: Terms) -> Ahead | None:
         if not terms.chunks:

@@ -1,0 +1,142 @@
+"""What the adapter costs: equal ranks, balance() on against off, in alternating blocks of one run.
+
+`ratio` is the median over block pairs of the mean iteration time with over that without, with a bootstrap interval;
+`our_us_per_iteration` is our own code in the training thread, waits for the plan apart, most of any rank. The
+manager's CPU is a process of its own and given apart.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+import workers
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from lbbsp.adapters.pytorch import balance
+
+BLOCK = 20
+WARM_UP_BLOCKS = 2
+
+
+class Meter:
+    """Adds up the time inside some functions of ours."""
+
+    def __init__(self) -> None:
+        self.total_s = self.waited_s = 0.0
+
+    def wrap(self, owner: Any, name: str, wait: bool = False) -> None:
+        """Count what this attribute takes, as a wait inside other counted code where `wait`."""
+        inner = getattr(owner, name)
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            began_s = time.perf_counter()
+            try:
+                return inner(*arguments, **named)
+            finally:
+                spent_s = time.perf_counter() - began_s
+                self.total_s += 0.0 if wait else spent_s
+                self.waited_s += spent_s if wait else 0.0
+
+        setattr(owner, name, timed)
+
+
+def worker(arguments: argparse.Namespace) -> None:
+    """One rank: two copies of the model, one balanced; blocks in turn."""
+    rank = workers.join()
+    data = workers.Images(BLOCK * arguments.batch * torch.distributed.get_world_size())
+    plain, balanced = workers.model(), workers.model()
+    plain_loader: DataLoader = DataLoader(data, arguments.batch, sampler=DistributedSampler(data))
+    balanced, loader = balance(balanced, DataLoader(data, arguments.batch, sampler=DistributedSampler(data)))
+    meter = Meter()
+    follower = loader.balancer.follower
+    meter.wrap(follower.channel, "vector", wait=True)
+    for name in ("draw", "drawn", "reduced", "reduction"):
+        meter.wrap(follower, name)
+    gradients = loader.balancer._gradients
+    gradients._ready, gradients._reduced = loader.balancer._ready, follower.reduced
+    manager_s = 0.0
+    times: dict[str, list[float]] = {"off": [], "on": []}
+    for block in range(arguments.blocks + WARM_UP_BLOCKS):
+        if block == WARM_UP_BLOCKS:
+            meter.total_s = meter.waited_s = 0.0
+            manager_s = -_manager_s(loader)
+        for name, ddp, source in (("off", plain, plain_loader), ("on", balanced, loader)):
+            times[name].append(_block(ddp, source))
+    ours_us = 1e6 * (meter.total_s - meter.waited_s) / (arguments.blocks * BLOCK)
+    manager_s += _manager_s(loader)
+    everything = workers.gather((times, ours_us))
+    if rank == 0:
+        manager_us = 1e6 * manager_s / (arguments.blocks * BLOCK)
+        workers.write(arguments.out, {"ranks": everything, "manager_us": manager_us})
+    loader.balancer.close()
+    workers.leave()
+
+
+def _manager_s(loader: Any) -> float:
+    """CPU time of the embedded manager so far."""
+    child = loader.balancer.session._child
+    return sum(psutil.Process(child.process.pid).cpu_times()[:2]) if child else 0.0
+
+
+def _block(ddp: Any, source: Any) -> float:
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+    torch.distributed.barrier()
+    iterator = iter(source)
+    began_s = time.perf_counter()
+    for batch in iterator:
+        workers.train(ddp, batch, optimizer)
+    return (time.perf_counter() - began_s) / BLOCK
+
+
+def figures(run: dict[str, Any]) -> dict[str, Any]:
+    """Figures of one run."""
+    times = run["ranks"][0][0]
+    ratios = np.array(times["on"][WARM_UP_BLOCKS:]) / np.array(times["off"][WARM_UP_BLOCKS:])
+    random = np.random.default_rng(0)
+    medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
+    return {
+        "ratio": float(np.median(ratios)),
+        "interval_95": [float(np.quantile(medians, 0.025)), float(np.quantile(medians, 0.975))],
+        "our_us": max(ours for _, ours in run["ranks"]),
+        "manager_us": run["manager_us"],
+        "iteration_ms": 1e3 * statistics.median(times["off"][WARM_UP_BLOCKS:]),
+    }
+
+
+def main() -> None:
+    """Run 2 and 4 ranks and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--blocks", type=int, default=25, help="pairs of blocks of 20 iterations")
+    parser.add_argument("--batch", type=int, default=96, help="samples a rank")
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker(arguments)
+        return
+    found = {}
+    for ranks in arguments.ranks:
+        with tempfile.TemporaryDirectory() as folder:
+            settings = ["--blocks", str(arguments.blocks), "--batch", str(arguments.batch * 2 // ranks)]
+            workers.launch(__file__, ranks, [*settings, "--out", f"{folder}/out"], 600)
+            found[str(ranks)] = figures(json.loads(Path(f"{folder}/out").read_text()))
+    for ranks, row in found.items():
+        print(f"{ranks} ranks", "  ".join(f"{key} {value}" for key, value in row.items()))
+    if arguments.json:
+        result = {"ratio": found[str(arguments.ranks[0])]["ratio"], "detail": found}
+        result["our_us_per_iteration"] = {ranks: row["our_us"] for ranks, row in found.items()}
+        Path(arguments.json).write_text(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Real training workers for the benches: a job of ranks on pinned cores, a small model, and what its adapter saw.
+
+Imported by the scripts beside it; each of them starts itself again under torch.distributed.run with `--worker`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset
+
+BUSY = "import os,sys,time\nos.sched_setaffinity(0,{int(sys.argv[1])})\nwhile os.getppid()==int(sys.argv[2]): sum(range(10000))"
+
+
+def launch(script: str, ranks: int, arguments: list[str], timeout_s: float) -> None:
+    """Run `script --worker` as so many ranks; its output comes through only where it fails."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    done = subprocess.run(
+        [*command, script, "--worker", *arguments],
+        timeout=timeout_s,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    if done.returncode:
+        sys.exit(done.stderr[-3000:])
+
+
+def join(core_of: dict[int, int] | None = None) -> int:
+    """Enter the job: gloo, one thread, a core of its own; the rank."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core_of[rank] if core_of else cores[rank % len(cores)]})
+    torch.manual_seed(0)
+    return rank
+
+
+def leave() -> None:
+    """End the job together."""
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def busy(core: int) -> "subprocess.Popen[bytes]":
+    """A process that uses what a core gives it; ends with this one."""
+    return subprocess.Popen([sys.executable, "-c", BUSY, str(core), str(os.getpid())])
+
+
+class Images(Dataset[tuple[torch.Tensor, int]]):
+    """Random images with some work a sample, as decoding and augmenting would be."""
+
+    def __init__(self, samples: int, side: int = 16, work_s: float = 0.0, sleep_s: float = 0.0) -> None:
+        self._data = np.random.default_rng(0).standard_normal((256, 1, side, side)).astype(np.float32)
+        self._samples, self._work_s, self._sleep_s = samples, work_s, sleep_s
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        until_s = time.perf_counter() + self._work_s
+        while time.perf_counter() < until_s:
+            pass
+        if self._sleep_s:
+            time.sleep(self._sleep_s)
+        return torch.from_numpy(self._data[index % 256]), index % 10
+
+
+def model(side: int = 16, channels: int = 32) -> DistributedDataParallel:
+    """A small CNN, without layers that couple samples."""
+    return DistributedDataParallel(
+        torch.nn.Sequential(
+            torch.nn.Conv2d(1, channels, 3, padding=1),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(channels, channels, 3, padding=1),
+            torch.nn.ReLU(),
+            torch.nn.Flatten(),
+            torch.nn.Linear(channels * side * side, 10),
+        )
+    )
+
+
+def train(ddp: DistributedDataParallel, batch: Any, optimizer: torch.optim.Optimizer) -> None:
+    """One step."""
+    images, labels = batch
+    torch.nn.functional.cross_entropy(ddp(images), labels).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+class Spy:
+    """Stands before a rank's channel and keeps what it reports."""
+
+    def __init__(self, balancer: Any) -> None:
+        self.reports: list[Any] = []
+        self._channel = balancer.follower.channel
+        balancer.follower.channel = self
+
+    def reduction(self, event: Any) -> None:
+        """Keep the report."""
+        if event.report is not None:
+            self.reports.append(event.report)
+        self._channel.reduction(event)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+
+def gather(value: Any) -> list[Any]:
+    """Every rank's value."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def write(path: str, value: Any) -> None:
+    """As JSON, at once: readers never see half of it."""
+    Path(path + ".new").write_text(json.dumps(value))
+    Path(path + ".new").rename(path)
