@@ -1,8 +1,8 @@
 """Linear model with sensors: recursive least squares with forgetting, one model a worker, all in one array.
 
-Forecasts the change of log speed from past speeds and the newest sensors: what narx sees, without its hidden
-layer. Horizons above 1 feed forecasts back with the sensors held. Recursion as in Ljung, System Identification,
-section 11.2.
+Forecasts log speed from past speeds and the newest sensors: what narx sees, without its hidden layer. Horizons
+above 1 feed forecasts back with the sensors held. Recursion as in Ljung, System Identification, section 11.2;
+the covariance's trace stays within its start, or inputs that rest for long would make it nervous.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from lbbsp.predictors.inputs import History, Inputs
 LAGS = 2
 MEMORIES = (0.2, 0.02)
 MOST = 6.0
-"""Log speed changes by at most so many of its usual steps, in targets and in forecasts of one iteration."""
+"""Targets and forecasts lie within so many usual steps of log speed."""
 
 
 class Arx(Base):
@@ -22,7 +22,7 @@ class Arx(Base):
     name = "arx"
 
     def __init__(
-        self, workers: int, sensors: int = 0, *, horizon: int = 1, forgetting: float = 0.995, prior: float = 3.0
+        self, workers: int, sensors: int = 0, *, horizon: int = 1, forgetting: float = 0.99, prior: float = 3.0
     ) -> None:
         super().__init__(workers, sensors, horizon=horizon)
         self.forgetting = forgetting
@@ -47,17 +47,18 @@ class Arx(Base):
         gain = spread / (self.forgetting + np.einsum("wi,wi->w", rows, spread))[:, None]
         missed = np.where(known, target - np.einsum("wi,wi->w", rows, self._weights), 0.0)
         self._weights += gain * missed[:, None]
-        shrunk = (self._covariance - gain[:, :, None] * spread[:, None, :]) / self.forgetting
-        excess = np.maximum(np.einsum("wii->w", shrunk) / self._most_trace, 1.0)
-        self._covariance = np.where(known[:, None, None], shrunk / excess[:, None, None], self._covariance)
+        learnt = (self._covariance - gain[:, :, None] * spread[:, None, :]) / self.forgetting
+        excess = np.maximum(np.einsum("wii->w", learnt) / self._most_trace, 1.0)
+        self._covariance = np.where(known[:, None, None], learnt / excess[:, None, None], self._covariance)
 
     def _seen(self, history: History, sensors: Array) -> Array:
         rows = self._inputs.rows(history, sensors)
         return np.concatenate((rows, np.ones((self.workers, 1))), axis=1)
 
     def _forecast(self, sensors: Array, horizon: int) -> Array:
-        history, step = self._inputs.history, self._inputs.step
+        inputs, history = self._inputs, self._inputs.history
         for _ in range(horizon):
             change = np.einsum("wi,wi->w", self._seen(history, sensors), self._weights)
-            history = history.after(history.steady + step * np.clip(change, -MOST, MOST))
+            following = history.steady + inputs.step * np.clip(change, -MOST, MOST)
+            history = history.after(np.clip(following, inputs.slowest, inputs.fastest))
         return np.exp(history.newest)

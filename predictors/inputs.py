@@ -5,6 +5,7 @@ log1p tames them, then mean and spread over the whole job bring them near 1, so 
 on every worker. A sensor that is missing reads as its mean, 0. Pure array work over (workers,).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,8 @@ CLIP = 6.0
 
 BEST_RISE, BEST_FALL = 0.2, 0.005
 """How fast the estimate of a worker's undisturbed log speed follows better and worse iterations."""
+
+PARTS = ("count", "mean", "variance")
 
 BEYOND = 1.2
 """Differences are cut at so many times the largest seen before: there a model would only extrapolate."""
@@ -98,12 +101,17 @@ class Spread:
 
 
 class Inputs:
-    """History and scales of all workers; `rows` gives what a model sees of each, (workers, width)."""
+    """History and scales of all workers; `rows` gives what a model sees of each, (workers, width).
+
+    slowest and fastest are the range of log speeds that each worker has shown.
+    """
 
     def __init__(self, workers: int, sensors: int, lags: int, shares: tuple[float, ...]) -> None:
         self.history = History.empty(workers, lags, shares)
         self._largest: Array = np.zeros(len(self.history.gaps()))
         self.width = len(self._largest) + sensors
+        self.slowest: Array = np.full(workers, np.nan)
+        self.fastest: Array = np.full(workers, np.nan)
         self._readings = Spread(sensors)
         self._changes = Spread(1)
 
@@ -115,10 +123,25 @@ class Inputs:
 
     def learn(self, log_speed: Array, sensors: Array) -> None:
         """Take in one finished iteration: log speeds (workers,), sensors (workers, sensors)."""
+        self.slowest = np.fmin(self.slowest, log_speed)
+        self.fastest = np.fmax(self.fastest, log_speed)
         self._changes.learn((log_speed - self.history.newest)[:, None])
         self._largest = np.maximum(self._largest, np.abs(self.history.gaps()).max(1))
         self._readings.learn(compressed(sensors))
         self.history = self.history.after(log_speed)
+
+    def scales(self) -> dict[str, Array]:
+        """What all workers share, by name: of each sensor and of changes of log speed; the largest gaps seen."""
+        spreads = {"sensors": self._readings, "changes": self._changes}
+        told = {f"{name}_{part}": getattr(spread, part).copy() for name, spread in spreads.items() for part in PARTS}
+        return told | {"largest_gaps": self._largest.copy()}
+
+    def start_from(self, scales: Mapping[str, Array]) -> None:
+        """Take over scales that `scales` told for as many sensors."""
+        for name, spread in {"sensors": self._readings, "changes": self._changes}.items():
+            for part in PARTS:
+                setattr(spread, part, scales[f"{name}_{part}"].copy())
+        self._largest = scales["largest_gaps"].copy()
 
     def rows(self, history: History, sensors: Array) -> Array:
         """Inputs of each worker after that history and with these sensors, (workers, width), about 1 in size."""

@@ -6,7 +6,7 @@ three, with weights that all workers share and a small correction of each worker
 than plain forecasts lately, the guard takes one of those. Knows no clock: `train` is told when to stop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -53,8 +53,6 @@ class Narx(Base):
         self._remembered = RowBuffer(workers, self._inputs.width, seed)
         self._guard = Guard(len(SHARES) + 2, workers)
         self._own: Array = np.zeros(workers)
-        self._slowest: Array = np.full(workers, np.nan)
-        self._fastest: Array = np.full(workers, np.nan)
         self._rows: Array | None = None
 
     def train(self, more: Callable[[], bool]) -> None:
@@ -62,12 +60,23 @@ class Narx(Base):
         while self._remembered.count >= NEEDED and more():
             self._network.fit(*self._remembered.batch())
 
+    def learnt(self) -> dict[str, Array]:
+        """What all workers share, as arrays that np.savez takes: weights and the scales of inputs."""
+        return self._network.learnt() | self._inputs.scales()
+
+    def start_from(self, learnt: Mapping[str, Array]) -> None:
+        """Take over what an earlier run learnt; histories and own corrections stay.
+
+        Raises:
+            ConfigError: it comes from a network of another shape (other sensors, other hidden units).
+        """
+        self._network.start_from(learnt)
+        self._inputs.start_from(learnt)
+
     def _learn(self, speed: Array, sensors: Array) -> None:
         log_speed = np.log(speed)
         if self._rows is not None:
             self._compare(self._rows, log_speed)
-        self._slowest = np.fmin(self._slowest, log_speed)
-        self._fastest = np.fmax(self._fastest, log_speed)
         self._inputs.learn(log_speed, sensors)
         self._rows = self._inputs.rows(self._inputs.history, sensors)
 
@@ -85,7 +94,8 @@ class Narx(Base):
 
     def _next(self, history: History, rows: Array) -> Array:
         change = np.clip(self._network.output(rows) + self._own, -MOST, MOST)
-        return np.clip(self._anchor(history) + self._inputs.step * change, self._slowest, self._fastest)
+        inputs = self._inputs
+        return np.clip(self._anchor(history) + inputs.step * change, inputs.slowest, inputs.fastest)
 
     def _plain(self) -> Array:
         history = self._inputs.history

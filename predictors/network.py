@@ -5,10 +5,14 @@ Adam is Kingma and Ba (2015), with decoupled weight decay (Loshchilov and Hutter
 so that a spike pulls no harder than a move of one step. Inputs and targets are expected to be about 1 in size.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from lbbsp.errors import ConfigError
 from lbbsp.predictors.base import Array
 
+NAMES = ("w1", "b1", "w2", "w3", "b3")
 MOMENTUM, SQUARES = 0.9, 0.99
 
 
@@ -30,6 +34,18 @@ class Network:
         w1, b1, w2, w3, b3 = self.weights
         output: Array = np.tanh(rows @ w1 + b1) @ w2 + rows @ w3 + b3
         return output
+
+    def learnt(self) -> dict[str, Array]:
+        """Copies of the weights by name."""
+        return {name: weight.copy() for name, weight in zip(NAMES, self.weights, strict=True)}
+
+    def start_from(self, learnt: Mapping[str, Array]) -> None:
+        """Take over weights. Raises ConfigError where their shapes differ from these."""
+        for name, weight in zip(NAMES, self.weights, strict=True):
+            shape = learnt[name].shape if name in learnt else None
+            if shape != weight.shape:
+                raise ConfigError(f"weights {name} have shape {shape}, this network wants {weight.shape}")
+        self.weights = [learnt[name].copy() for name in NAMES]
 
     def fit(self, rows: Array, targets: Array, weights: Array) -> None:
         """One step of Adam on a batch; weights (count,) say how much each row counts."""

@@ -60,3 +60,13 @@ def test_a_new_predictor_is_one_class_and_one_line(monkeypatch):
 
     monkeypatch.setitem(PREDICTORS, "toy", Toy)
     assert fed(make("toy", 2), 10).predict(NONE, 3).tolist() == [13, 23]
+
+
+def test_options_follow_the_name():
+    assert make("ema:alpha=0.25", 2).alpha == 0.25
+    assert make("arima:order=2+1+0, background=false", 2).order == (2, 1, 0)
+
+
+def test_an_unknown_option_is_named():
+    with pytest.raises(ConfigError, match=r"'ema:alhpa=0.3': .*alhpa"):
+        make("ema:alhpa=0.3", 2)
