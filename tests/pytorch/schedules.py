@@ -130,6 +130,7 @@ class Program:
         time.sleep(0.008 + 0.008 * self.own.random())
         for _ in range(self.schedule.reductions):
             self.model(batch.to(torch.float32).reshape(-1, 1)).mean().backward()
+        time.sleep(0.005)  # an optimizer
 
     def _perhaps_peek(self) -> None:
         if self._kept and self.own.random() < 0.5:

@@ -48,8 +48,14 @@ def faults(seed: int) -> Faults:
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_random_schedules_of_real_ranks(seed: int) -> None:
+@pytest.mark.parametrize("group", range(3))
+def test_random_schedules_of_real_ranks(group: int) -> None:
+    offered, adopted = zip(*(play(seed) for seed in range(4 * group, 4 * group + 4)), strict=True)
+    assert sum(adopted) >= 0.9 * sum(offered) > 0
+
+
+def play(seed: int) -> tuple[int, int]:
+    """Run one schedule; plans offered, and adopted, while nothing went wrong."""
     schedule = Schedule.of(seed, ITERATIONS)
     stopper = Stopper(seed)
     with ScriptedManager(seed, faults(seed)) as manager:
@@ -62,9 +68,9 @@ def test_random_schedules_of_real_ranks(seed: int) -> None:
     adopted = sum(one.iteration in ranks[0].based_on for one in quiet)
     print(f"iterations {ITERATIONS} plan_changes {plan_changes} faults_effective {effective}", end=" ")
     print(f"adopted {adopted}/{len(quiet)} stopped {stopper.stopped} peeks {[one.peeks for one in ranks]} {schedule}")
-    assert plan_changes > 0
-    assert effective > 0
-    assert len(quiet) > 10
+    assert plan_changes > 0, schedule
+    assert effective > 0, schedule
+    return len(quiet), adopted
 
 
 def check(ranks: list[Account], schedule: Schedule) -> None:
