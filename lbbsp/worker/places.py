@@ -28,6 +28,7 @@ class Places:
             self._live.remove(cursor)
         self._live.append(cursor)
         if cursor is self.main or self._leads(cursor):
+            self._unfollow_peek(cursor)
             self.main = self._leader = cursor
 
     def forget(self, cursor: Cursor) -> None:
@@ -70,6 +71,14 @@ class Places:
     def _leads(self, cursor: Cursor) -> bool:
         main = self.main
         return main is None or cursor.drawn > 1 or self._over(main) or main.drawn <= 1
+
+    def _unfollow_peek(self, cursor: Cursor) -> None:
+        """At an iterator's second draw it shows which of two with one draw each was a peek at the same place."""
+        main = self.main
+        if main is None or cursor is main or main.drawn != 1:
+            return
+        if (main.epoch.key, main.newest + 1) == (cursor.epoch.key, cursor.newest):
+            self._followed.pop(main, None)
 
     def _over(self, main: Cursor) -> bool:
         """Training is done with the main iterator's newest draw: it was reduced, or the iterator has ended."""
