@@ -31,7 +31,9 @@ def check(ranks: list[Seen], plan: Plan, world_size: int, epochs_run: int) -> No
         if expected is not None and plan.workers == (0,):
             assert flat == expected[:whole]
         elif expected is not None:  # loader workers fetch ahead: which rank has what of a global batch differs
-            assert [sorted(one) for one in batches] == [sorted(expected[at:whole][:batch]) for at in range(0, whole, batch)]
+            assert [sorted(one) for one in batches] == [
+                sorted(expected[at:whole][:batch]) for at in range(0, whole, batch)
+            ]
         elif plan.sampler != "weighted" and not plan.drop_last:
             assert Counter(flat) == Counter(range(plan.samples))
         orders.append(tuple(flat))
