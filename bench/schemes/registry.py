@@ -28,6 +28,7 @@ SCHEMES: dict[str, Callable[[World], Scheme]] = {
     "backup-2": partial(Backup, backups=2),
     "dbw": Dbw,
     "cb-dybw": Dybw,
+    "cb-dybw-keep": partial(Dybw, late="keep"),
     "cb-full": partial(Dybw, full=True),
     "speculation": Speculation,
 }

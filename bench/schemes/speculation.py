@@ -5,6 +5,8 @@ A copy starts when a task's progress is below a share of the mean progress of al
 at most one copy. That a copy finds its data at once is the scheme's best case.
 """
 
+from functools import partial
+
 from bench.schemes.barrier import Barrier
 from bench.schemes.deck import Share
 from bench.schemes.world import Task, World
@@ -59,7 +61,7 @@ class Speculation(Barrier):
             self._reduce([share for share in self._results if share is not None])
 
     def _look_later(self) -> None:
-        self.world.clock.at(self.world.clock.now_s + self._check_s, lambda round_=self._attempts: self._look(round_))
+        self.world.clock.at(self.world.clock.now_s + self._check_s, partial(self._look, self._attempts))
 
     def _look(self, round_: list[list[Task]]) -> None:
         """Copy what lags most, while there are idle workers; looks of an earlier iteration find it over."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.schemes.clock import Clock
 from bench.schemes.data import Data
