@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from nets import WIDTH, mse
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.utils.checkpoint import checkpoint
-
-WIDTH = 5
 
 
 @dataclass
@@ -55,63 +53,20 @@ class Side:
         return stack
 
 
-class Net(nn.Module):
-    def __init__(self, out: int = 1) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(WIDTH, 7), nn.Linear(7, out)
+class Whole:
+    """Global batches of one epoch after another, for the process that stands alone."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.first(x)))
+    def __init__(self, data: tuple[Tensor, Tensor], orders: list[list[int]], global_batch: int) -> None:
+        self.data, self.orders, self.global_batch = data, orders, global_batch
 
+    def __len__(self) -> int:
+        return -(-len(self.orders[0]) // self.global_batch)
 
-class Tied(Net):
-    """One matrix in two layers, and an output in a dict."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mid, self.also = nn.Linear(7, 7), nn.Linear(7, 7)
-        self.also.weight = self.mid.weight
-
-    def forward(self, x: Tensor) -> dict[str, Any]:
-        hidden = torch.tanh(self.also(torch.tanh(self.mid(torch.tanh(self.first(x))))))
-        return {"y": self.last(hidden), "more": [hidden]}
-
-
-class Heads(nn.Module):
-    """Uses one of two heads, the other stays without gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.heads = nn.Linear(WIDTH, 7), nn.ModuleList([nn.Linear(7, 1), nn.Linear(7, 1)])
-
-    def forward(self, x: Tensor, head: int) -> Tensor:
-        return self.heads[head](torch.tanh(self.body(x)))
-
-
-class Checkpointed(Net):
-    def __init__(self, reentrant: bool) -> None:
-        super().__init__()
-        self.inner, self.reentrant = nn.Linear(7, 7), reentrant
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = torch.tanh(self.first(x))
-        hidden = checkpoint(lambda h: torch.tanh(self.inner(h)), hidden, use_reentrant=self.reentrant)
-        return self.last(hidden)
-
-
-class Words(nn.Module):
-    """Sparse gradients of an embedding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.last = nn.Embedding(11, 6, sparse=True), nn.Linear(6, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.table((x.abs() * 10).long() % 11).mean(1)))
-
-
-def mse(output: Tensor, y: Tensor) -> Tensor:
-    return ((output - y) ** 2).mean()
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        order = self.orders.pop(0)
+        for start in range(0, len(order), self.global_batch):
+            at = order[start : start + self.global_batch]
+            yield self.data[0][at], self.data[1][at]
 
 
 # --- loops
@@ -342,76 +297,3 @@ def two_optimizers(side: Side) -> None:
     """AdamW sees the same too."""
     side.optimizers[0] = torch.optim.AdamW(side.raw[0].parameters(), lr=1e-2)
     plain(side)
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """A loop, its models, and how DDP and balance() are called for it."""
-
-    loop: Callable[[Side], None]
-    build: Callable[[], list[nn.Module]] = lambda: [Net()]
-    ddp: dict[str, Any] = field(default_factory=dict)
-    balance: dict[str, Any] = field(default_factory=dict)
-    wrap: Callable[[Any], Any] = lambda model: model
-    loader: dict[str, Any] = field(default_factory=dict)
-
-
-def compiled(model: Any) -> Any:
-    return torch.compile(model, backend="aot_eager", dynamic=True)
-
-
-PATTERNS: dict[str, Pattern] = {
-    "plain": Pattern(plain),
-    "workers": Pattern(plain, loader={"num_workers": 2}),
-    "summed": Pattern(summed, balance={"reduction": "sum"}),
-    "dictionary_tied": Pattern(dictionary, lambda: [Tied()]),
-    "accumulated": Pattern(accumulated),
-    "accumulated_plan_changes_within": Pattern(accumulated, loader={"num_workers": 1}),
-    "accumulated_synced": Pattern(accumulated_synced),
-    "pieces": Pattern(pieces),
-    "scaled": Pattern(scaled),
-    "scaled_accumulated": Pattern(scaled_accumulated, loader={"num_workers": 1}),
-    "clipped": Pattern(clipped),
-    "hooked": Pattern(hooked),
-    "alternating": Pattern(alternating, lambda: [Heads()], {"find_unused_parameters": True}),
-    "static_graph": Pattern(plain, ddp={"static_graph": True}),
-    "static_graph_views": Pattern(two_views, ddp={"static_graph": True}),
-    "bucket_view": Pattern(plain, ddp={"gradient_as_bucket_view": True}),
-    "bucket_view_accumulated": Pattern(accumulated, ddp={"gradient_as_bucket_view": True}, loader={"num_workers": 1}),
-    "small_buckets": Pattern(plain, ddp={"bucket_cap_mb": 1e-5}),
-    "compiled": Pattern(plain, wrap=compiled),
-    "checkpointed": Pattern(plain, lambda: [Checkpointed(False)]),
-    "checkpointed_reentrant": Pattern(plain, lambda: [Checkpointed(True)]),
-    "checkpointed_static": Pattern(plain, lambda: [Checkpointed(True)], {"static_graph": True}),
-    "gan": Pattern(gan, lambda: [Net(WIDTH), Net()]),
-    "gan_frozen": Pattern(gan_frozen, lambda: [Net(WIDTH), Net()]),
-    "chained": Pattern(chained, lambda: [Net(WIDTH), Net()]),
-    "two_views": Pattern(two_views),
-    "unrolled": Pattern(unrolled, lambda: [Net(WIDTH)]),
-    "regularised": Pattern(regularised),
-    "parameters_only": Pattern(parameters_only),
-    "valid_items": Pattern(valid_items),
-    "valid_accumulated": Pattern(valid_accumulated, loader={"num_workers": 1}),
-    "sparse": Pattern(plain, lambda: [Words()]),
-    "retained": Pattern(retained),
-    "retained_backwards": Pattern(retained_backwards),
-    "distracted": Pattern(distracted),
-    "skipping": Pattern(skipping),
-    "adamw": Pattern(two_optimizers),
-}
-
-
-class Whole:
-    """Global batches of one epoch after another, for the process that stands alone."""
-
-    def __init__(self, data: tuple[Tensor, Tensor], orders: list[list[int]], global_batch: int) -> None:
-        self.data, self.orders, self.global_batch = data, orders, global_batch
-
-    def __len__(self) -> int:
-        return -(-len(self.orders[0]) // self.global_batch)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        order = self.orders.pop(0)
-        for start in range(0, len(order), self.global_batch):
-            at = order[start : start + self.global_batch]
-            yield self.data[0][at], self.data[1][at]

@@ -6,11 +6,11 @@ from random import Random
 from typing import Any
 
 import torch
+from epochs import Numbers
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from epochs import Numbers
 from lbbsp.adapters.pytorch import balance
 
 

@@ -1,12 +1,13 @@
 """Rule 5: each sample once an epoch, whatever the plans, the loader workers, the resumes and the world size do."""
 
+import itertools
 from collections import Counter
 from typing import Any
 
 import pytest
 from epochs import Plan, epochs, part, reloads
-from ranks import outcomes, run
 from random_manager import ScriptedManager
+from ranks import outcomes, run
 
 Seen = dict[int, list[list[int]]]
 
@@ -44,7 +45,7 @@ def check(ranks: list[Seen], plan: Plan, world_size: int, epochs_run: int) -> No
 def changed(ranks: list[Seen]) -> int:
     """Draws whose sizes differ from those of the draw before."""
     sizes = [[tuple(len(seen[e][d]) for seen in ranks) for d in range(len(ranks[0][e]))] for e in ranks[0]]
-    return sum(a != b for epoch in sizes for a, b in zip(epoch, epoch[1:], strict=False))
+    return sum(a != b for epoch in sizes for a, b in itertools.pairwise(epoch))
 
 
 CASES = {

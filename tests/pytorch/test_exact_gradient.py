@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loops import PATTERNS, WIDTH, Side, Whole
-from ranks import run
+from loops import Side, Whole
+from nets import WIDTH
+from patterns import PATTERNS
 from random_manager import ScriptedManager
+from ranks import run
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler

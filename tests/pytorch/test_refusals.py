@@ -96,7 +96,7 @@ def _other_data(rank: int) -> None:
 
 
 def _thread(rank: int) -> None:
-    model, batches = balance(ddp(), loader(rank))
+    _model, batches = balance(ddp(), loader(rank))
     caught: list[BaseException] = []
 
     def draw() -> None:

@@ -1,5 +1,6 @@
-"""Rules 2 and 3 on real processes: same sizes on all ranks, each sample once, no hang; with SIGSTOP and manager kills."""
+"""Rules 2 and 3 on real processes: same sizes on all ranks, each sample once, no hang; SIGSTOP and manager kills."""
 
+import itertools
 import os
 import signal
 import threading
@@ -7,9 +8,9 @@ import time
 from random import Random
 
 import pytest
+from random_manager import KINDS, Faults, ScriptedManager
 from ranks import run
 from schedules import Account, Schedule, follow
-from random_manager import KINDS, Faults, ScriptedManager
 
 ITERATIONS, WINDOW = 80, 20
 
@@ -62,7 +63,7 @@ def play(seed: int) -> tuple[int, int]:
         ranks = run(schedule.world_size, follow, schedule, env=manager.env, timeout_s=60, watch=stopper)
     check(ranks, schedule)
     changes = list(ranks[0].sizes.values())
-    plan_changes = sum(a != b for a, b in zip(changes, changes[1:], strict=False))
+    plan_changes = sum(a != b for a, b in itertools.pairwise(changes))
     effective = stopper.stopped + manager.times_away + sum(one.fault is not None for one in manager.offered)
     quiet = [one for one in manager.offered if one.fault is None and one.iteration // WINDOW % 2 == 1]
     adopted = sum(one.iteration in ranks[0].based_on for one in quiet)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Self
 
 import msgspec
 import zmq
@@ -90,7 +91,7 @@ class ScriptedManager(threading.Thread):
         self.unsound = 0
         self.times_away = 0
 
-    def __enter__(self) -> "ScriptedManager":
+    def __enter__(self) -> Self:
         self.start()
         return self
 

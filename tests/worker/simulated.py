@@ -1,19 +1,18 @@
-"""A job of simulated ranks: threads that drive the real Follower, Cursor, Relay and Client over a link in memory.
+"""Ranks as threads that drive the real Follower, Cursor, Relay and Client over a link in memory.
 
 Each schedule is a random program: accumulation, several reductions a draw, joint breaks, second iterators, resumes;
-peeks and pauses befall single ranks. The manager is the scripted one, over real sockets. Seconds.
+peeks and pauses befall single ranks. Seconds.
 """
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import numpy as np
-from random_manager import KINDS, Faults, ScriptedManager
+from mesh import ChunkReading, MemoryLink, Mesh, Reading
+from random_manager import KINDS, Faults
 
 from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import Hello
@@ -23,110 +22,10 @@ from lbbsp.worker.cursor import Cursor, Epoch
 from lbbsp.worker.follower import Follower
 from lbbsp.worker.owntime import HostMarks, OwnTime
 from lbbsp.worker.relay import Receiver, Relay
-from lbbsp.worker.vector import IntArray, Vector
+from lbbsp.worker.vector import Vector
 
-HANG_S = 30.0
 WINDOW = 15
 """Iterations with faults, then as many without."""
-
-
-class Mesh:
-    """What connects the ranks: broadcasts that wait for their receivers, as gloo's do, and reductions."""
-
-    def __init__(self, world_size: int) -> None:
-        self._changed = threading.Condition()
-        self._posted = [0] * world_size
-        self._sent: list[IntArray] = []
-        self.reduction = threading.Barrier(world_size, timeout=HANG_S)
-
-    def send(self, payload: IntArray) -> None:
-        with self._changed:
-            number = len(self._sent)
-            if not self._changed.wait_for(lambda: min(self._posted[1:]) > number, HANG_S):
-                raise TimeoutError(f"broadcast {number}: receives posted {self._posted}")
-            self._sent.append(payload.copy())
-            self._changed.notify_all()
-
-    def receive(self, rank: int) -> Callable[[], IntArray]:
-        with self._changed:
-            number = self._posted[rank]
-            self._posted[rank] += 1
-            self._changed.notify_all()
-
-        def wait() -> IntArray:
-            with self._changed:
-                if not self._changed.wait_for(lambda: len(self._sent) > number, HANG_S):
-                    raise TimeoutError(f"rank {rank} waits for broadcast {number}, {len(self._sent)} were sent")
-                return self._sent[number].copy()
-
-        return wait
-
-
-class MemoryLink:
-    """One rank's end."""
-
-    def __init__(self, mesh: Mesh, rank: int) -> None:
-        self._mesh, self._rank = mesh, rank
-
-    def send(self, payload: IntArray) -> None:
-        self._mesh.send(payload)
-
-    def receive(self) -> Callable[[], IntArray]:
-        return self._mesh.receive(self._rank)
-
-
-class Reading:
-    """What a DataLoader does with a cursor: reads its number of batches or tasks ahead, one more after each draw."""
-
-    def __init__(self, cursor: Cursor, ahead: int) -> None:
-        self.cursor, self._ahead = cursor, ahead
-        self._queue: deque[Any] = deque()
-        for _ in range(ahead):
-            self._read()
-
-    def _read(self) -> None:
-        item = self.cursor.next_part()
-        if item is not None:
-            self._queue.append(item)
-
-    def next(self) -> list[int]:
-        """Positions of this rank in the newest draw."""
-        if self._ahead == 0:
-            self._read()
-        part = self._queue.popleft()
-        if self._ahead:
-            self._read()
-        return list(range(part.start, part.start + part.samples))
-
-
-class ChunkReading:
-    """The same with chunks: as many tasks ahead as depth and tasks a draw make."""
-
-    def __init__(self, cursor: ChunkedCursor, ahead: Ahead) -> None:
-        self.cursor, self._ahead = cursor, ahead
-        self._queue: deque[Any] = deque()
-        for _ in range(ahead.tasks * ahead.depth):
-            self._read()
-
-    def _read(self) -> None:
-        task = self.cursor.next_task()
-        if task is not None:
-            self._queue.append(task)
-
-    def next(self) -> list[int]:
-        tasks = self.cursor.tasks_of_draw()
-        for task in tasks:
-            assert self._queue.popleft() is task, "tasks come in another order than the loader read them"
-            self._read()
-        found: list[int] = []
-        for piece in self.cursor.pieces(tasks):
-            start, stop = piece.interval
-            if piece.task is not None:
-                fetched = [at for low, high in tasks[piece.task].intervals for at in range(low, high)]
-                assert fetched[piece.offset : piece.offset + stop - start] == list(range(start, stop))
-            found += range(start, stop)
-        assert len(found) == self.cursor.part().samples
-        return found
 
 
 @dataclass(frozen=True)
@@ -229,9 +128,7 @@ class SimulatedRank(threading.Thread):
             self.channel = Receiver(client, link, start)
         own = OwnTime(HostMarks(time.perf_counter), time.perf_counter)
         lookahead = 0 if self.ahead else most
-        self.follower = Follower(
-            hello, self.channel, start, lookahead, own, time.perf_counter, ahead=self.ahead
-        )
+        self.follower = Follower(hello, self.channel, start, lookahead, own, time.perf_counter, ahead=self.ahead)
         client.pump()
         if self.rank == 0:
             self.channel.start()
@@ -374,70 +271,3 @@ class SimulatedRank(threading.Thread):
             self._kept.append(peek.cursor)
         else:
             self._forget(peek.cursor)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a schedule came to."""
-
-    iterations: int
-    plan_changes: int
-    faults_effective: int
-    offered_quietly: int
-    adopted_quietly: int
-
-
-def play(seed: int) -> Result:
-    """Run a schedule and check rules 2, 3 and 5; what it came to.
-
-    Raises:
-        AssertionError: a rule is broken, or a rank hung or raised.
-    """
-    schedule = Schedule.of(seed)
-    with ScriptedManager(seed, schedule.faults) as manager:
-        mesh = Mesh(schedule.world_size)
-        ranks = [SimulatedRank(schedule, rank, mesh, manager.address) for rank in range(schedule.world_size)]
-        for one in ranks:
-            one.start()
-        for one in ranks:
-            one.join(2 * HANG_S)
-    faults = [one.fault for one in ranks if one.fault is not None]
-    assert not faults, f"{schedule}: {faults}"
-    assert not any(one.is_alive() for one in ranks), f"{schedule} hung"
-    accounts = [one.account for one in ranks]
-    _check_same_plan(schedule, accounts)
-    _check_each_once(schedule, accounts)
-    return _result(schedule, accounts, manager)
-
-
-def _check_same_plan(schedule: Schedule, accounts: list[Account]) -> None:
-    first = accounts[0]
-    for rank, account in enumerate(accounts):
-        assert account.sizes == first.sizes, f"{schedule}: rank {rank} follows other sizes than rank 0"
-        assert all(account.led), f"{schedule}: rank {rank} weighs draws {account.led} by another batch"
-    for sizes in first.sizes.values():
-        assert sum(sizes) == schedule.bounds.global_batch
-
-
-def _check_each_once(schedule: Schedule, accounts: list[Account]) -> None:
-    """Draw k of each iterator takes positions kX .. kX+X, each once."""
-    batch = schedule.bounds.global_batch
-    assert len({len(account.draws) for account in accounts}) == 1
-    for draws in zip(*(account.draws for account in accounts), strict=True):
-        assert len({(iterator, draw) for iterator, draw, _ in draws}) == 1
-        draw = draws[0][1]
-        taken = sorted(position for _, _, positions in draws for position in positions)
-        assert taken == list(range(draw * batch, min(schedule.samples, draw * batch + batch))), f"{schedule}: {draws}"
-
-
-def _result(schedule: Schedule, accounts: list[Account], manager: ScriptedManager) -> Result:
-    sizes = list(accounts[0].sizes.values())
-    quiet = [offer for offer in manager.offered if offer.fault is None and schedule.faults.quiet(offer.iteration)]
-    seen = set(accounts[0].based_on)
-    return Result(
-        iterations=accounts[0].iterations,
-        plan_changes=sum(a != b for a, b in zip(sizes, sizes[1:], strict=False)),
-        faults_effective=manager.times_away + sum(offer.fault is not None for offer in manager.offered),
-        offered_quietly=len(quiet),
-        adopted_quietly=sum(offer.iteration in seen for offer in quiet),
-    )

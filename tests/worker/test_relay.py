@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from simulated import play
+from plays import play
 
 GROUPS, SCHEDULES = 19, 10
 
