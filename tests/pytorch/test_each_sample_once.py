@@ -130,5 +130,5 @@ def test_a_sample_that_raises_is_the_users_own_error(workers: int) -> None:
         ended = outcomes(2, epochs, 2, plan, env=manager.env)
     texts = [str(one.error) for one in ended]
     broken = [text for text in texts if text.startswith("LookupError") and "sample 70 is broken" in text]
-    assert len(broken) == 1
+    assert broken  # with loader workers two ranks may have fetched it: one ahead, one at the draw
     assert all(text.startswith(("LookupError", "RuntimeError", "DistBackendError")) for text in texts), texts
