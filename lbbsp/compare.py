@@ -91,7 +91,8 @@ def _table(comparison: Comparison) -> Table:
 
 
 def _cells(name: str, row: Row) -> tuple[str, ...]:
-    label = name if row.spec == name else f"{name} ({row.spec.partition(':')[2]})"
+    chosen = [option for option in row.spec.partition(":")[2].split(",") if option not in ("", "background=false")]
+    label = f"{name} ({', '.join(chosen)})" if chosen and row.spec != name else name
     figures = (
         f"{row.rmse_pct:.2f}",
         f"{row.slowdown:.3f}",
