@@ -72,7 +72,7 @@ class Run:
             target = str(self._plan.cores[slow_rank])
         else:
             target = (self._folder / f"pid{slow_rank}").read_text()
-        return [sys.executable, "-m", "lbbsp.demo.slowdown", self._plan.slowdown, target]
+        return [sys.executable, "-m", "lbbsp.demo.slowdown", str(os.getpid()), self._plan.slowdown, target]
 
     def _check(self, trainer: "subprocess.Popen[bytes]") -> None:
         code = trainer.poll()

@@ -35,7 +35,9 @@ class Display(Protocol):
 def display(console: Console) -> Iterator[Display]:
     """A live table in a terminal, else lines."""
     if not console.is_terminal:
-        yield Lines(console)
+        lines = Lines(console)
+        yield lines
+        lines.finish()
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         yield Board(live)
@@ -53,9 +55,17 @@ class Lines:
         for rank, new in enumerate(rows):
             self._open[rank] += new
         while all(rank and rank[-1].block > rank[0].block for rank in self._open):
-            number = min(rank[0].block for rank in self._open)
-            self._say([[row for row in rank if row.block == number] for rank in self._open])
-            self._open = [[row for row in rank if row.block != number] for rank in self._open]
+            self._say_first()
+
+    def finish(self) -> None:
+        """The run is over, and with it the last block."""
+        if all(self._open):
+            self._say_first()
+
+    def _say_first(self) -> None:
+        number = min(rank[0].block for rank in self._open)
+        self._say([[row for row in rank if row.block == number] for rank in self._open])
+        self._open = [[row for row in rank if row.block != number] for rank in self._open]
 
     def _say(self, block: RowsOfRanks) -> None:
         first = block[0][0]

@@ -1,7 +1,7 @@
 """What makes one worker slow: a busy process on its core, or, where nothing can be pinned, pauses of the worker itself.
 
-A process of its own, `python -m lbbsp.demo.slowdown busy CORE` or `... pauses PID`; it ends when its parent does,
-killed or not. Halves the worker's speed either way. Knows nothing of training.
+A process of its own, `python -m lbbsp.demo.slowdown PARENT busy CORE` or `... PARENT pauses PID`; it ends when the
+process PARENT, which starts it, does, killed or not. Halves the worker's speed either way. Knows nothing of training.
 """
 
 import os
@@ -44,12 +44,11 @@ def _continue(pid: int) -> None:
         return
 
 
-def main(how: str, target: int) -> None:
+def main(parent: int, how: str, target: int) -> None:
     """Slow down until the parent is gone; a SIGTERM leaves nothing stopped."""
-    parent = os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     (busy if how == "busy" else pauses)(target, lambda: os.getppid() == parent)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

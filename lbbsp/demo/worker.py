@@ -95,7 +95,7 @@ class Lanes:
 
 def train(runner: Runner, lanes: Lanes, settings: Settings) -> None:
     """The whole run: warm-up, sweep, comparison."""
-    for lane in (lanes.equal, lanes.fixed):
+    for lane in (lanes.equal, lanes.fixed, lanes.balanced):
         runner.block(lane, 2 * SETTLING, WARM_UP)
 
     def times_s(sizes: tuple[int, ...], iterations: int) -> list[float]:
