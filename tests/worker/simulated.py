@@ -254,9 +254,9 @@ class SimulatedRank(threading.Thread):
         time.sleep(0.003 + 0.003 * self.own.random() + (0.08 if pause < 0.004 else 0.0))
         self.follower.reduction()
         self.mesh.reduction.wait()
-        time.sleep(0.002)
+        time.sleep(0.004)
         self.follower.reduced()
-        time.sleep(0.0005)
+        time.sleep(0.002)
 
     def _perhaps_peek(self) -> None:
         """This rank alone looks into the loader; some peeks live on for a while."""
