@@ -1,5 +1,6 @@
 """A loader that fetches chunks ahead and makes the batch at the draw, so that prefetch does not make plans stale."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,12 +120,22 @@ def chunked(loader: "DataLoader[Any]", tasks: ChunkTasks, joining: Collated | Un
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         generator=loader.generator,
-        prefetch_factor=loader.prefetch_factor,
+        prefetch_factor=prefetched_tasks(loader),
         persistent_workers=loader.persistent_workers,
         multiprocessing_context=loader.multiprocessing_context,
     )
 
 
+def tasks(loader: "DataLoader[Any]") -> int:
+    """Tasks that an iteration is dealt into: few, since each costs the training thread a message."""
+    return max(1, loader.num_workers // 2)
+
+
+def prefetched_tasks(loader: "DataLoader[Any]") -> int:
+    """Tasks ahead for each worker: half of the batches that the stock loader would fetch, at least 2."""
+    return max(2, int(loader.prefetch_factor or 0) // 2)
+
+
 def depth(loader: "DataLoader[Any]") -> int:
-    """Iterations that the loader's tasks run ahead: one task a worker and iteration."""
-    return int(loader.prefetch_factor or 0) if loader.num_workers > 0 else 0
+    """Iterations that tasks are made ahead of their draw; memory holds about as many batches."""
+    return math.ceil(loader.num_workers * prefetched_tasks(loader) / tasks(loader))

@@ -65,7 +65,7 @@ def with_loader(models: Sequence[Any], loader: Any, settings: Settings) -> Offer
         lookahead=0 if is_stream(loader) else planned.lookahead(loader),
         chunks=None if is_stream(loader) else _can_chunk(loader, settings.get("chunks", "auto")),
         chunk_depth=chunks.depth(loader),
-        chunk_tasks=max(1, loader.num_workers),
+        chunk_tasks=chunks.tasks(loader),
         drop_last=planned.drop_last(loader) or has_batch_norm([unwrap(model) for model in models]),
     )
 

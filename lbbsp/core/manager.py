@@ -61,6 +61,7 @@ class BatchSizeManager:
         self._in_flight: deque[tuple[IntArray, bool]] = deque(maxlen=self._horizon)
         self._speeds: Array = np.full(ranks, np.nan)
         self._version = self._changes = 0
+        self._behind: Callable[[], None] | None = None
 
     def report(
         self, rank: int, iteration: int, samples: int, own_time_s: float, *, draws: int = 1, wait_s: float = 0.0,
@@ -87,12 +88,19 @@ class BatchSizeManager:
             made = self._finish(gathered)
         return made
 
+    def catch_up(self) -> None:
+        """Do the bookkeeping that the newest plan left for later; the next plan does it otherwise."""
+        if self._behind is not None:
+            behind, self._behind = self._behind, None
+            behind()
+
     def train(self, more: Callable[[], bool]) -> None:
         """Let the predictor spend spare time in small steps, while more() is true."""
         self._forecaster.train(more)
 
     def stats(self) -> JobStats:
         """The job at this moment."""
+        self.catch_up()
         known = self._calm.errors > 0
         error = float(self._calm.usual_error[known].mean()) if known.any() else float("nan")
         return JobStats(
@@ -133,26 +141,36 @@ class BatchSizeManager:
         return "balanced" if self._harm.balanced else "equal"
 
     def _finish(self, gathered: Gathering) -> PlanMade:
-        """Learn from a closed iteration and plan the one at the horizon."""
+        """Plan the iteration at the horizon from a closed one; what can wait is left to catch_up()."""
+        self.catch_up()
         samples, time_s = _sound(gathered)
-        self._meter.see(gathered)
-        self._fit.learn(gathered.iteration, samples, time_s)
-        self._judge(samples, time_s)
         speed = self._fit.speed(samples, time_s)
         self._forecaster.observe(speed, gathered.sensors)
         forecast = self._forecaster.forecast(gathered.sensors)
         if forecast is not None:
             self._speeds = self._calm.settle(forecast, speed)
             self._balance.update(self._fit.curves(self._speeds), self._calm.doubt, np.isfinite(speed))
-        return self._publish(gathered.iteration)
+        planned = self._in_flight[0] if len(self._in_flight) == self._horizon else None
+        made = self._publish(gathered.iteration)
+        self._behind = lambda: self._learn(gathered, planned, made)
+        return made
 
-    def _judge(self, samples: Array, time_s: Array) -> None:
+    def _learn(self, gathered: Gathering, planned: tuple[IntArray, bool] | None, made: PlanMade) -> None:
+        """Account for a closed iteration, of which `planned` were the sizes; `made` is the plan that followed it."""
+        samples, time_s = _sound(gathered)
+        self._meter.see(gathered)
+        if made.changed:
+            self._meter.expect(gathered.iteration, made.sizes)
+        self._fit.learn(gathered.iteration, samples, time_s)
+        if planned is not None:
+            self._judge(samples, time_s, *planned)
+
+    def _judge(self, samples: Array, time_s: Array, balanced: IntArray, in_force: bool) -> None:
         """Compare balanced with equal sizes over this iteration, unless it was a short last one."""
         total = samples.sum()
         short = np.isfinite(total) and total != self.job.bounds.global_batch
-        if short or len(self._in_flight) < self._horizon or np.isnan(self._speeds).any():
+        if short or np.isnan(self._speeds).any():
             return
-        balanced, in_force = self._in_flight[0]
         missing = np.isnan(time_s)
         samples = np.where(missing, balanced if in_force else self._equal, samples)
         forecast_s = self._fit.curves(self._speeds).time_s(samples)
@@ -168,7 +186,6 @@ class BatchSizeManager:
         changed = not np.array_equal(sizes, self._sizes)
         if changed:
             self._changes += 1
-            self._meter.expect(iteration, sizes)
         self._sizes = sizes
         self._version += 1
         return PlanMade(self._version, iteration, sizes.copy(), changed)

@@ -100,8 +100,9 @@ class Daemon:
             try:
                 frames = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                break
             self._take(frames)
+        self._table.catch_up()
 
     def _waiting(self) -> bool:
         return bool(int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN)

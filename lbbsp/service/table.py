@@ -12,6 +12,7 @@ from lbbsp.core.manager import RejectedReport
 from lbbsp.protocol import Bye, Hello, Refused, Report, ToManager, Unknown, decode_to_manager
 from lbbsp.service.agreement import unsound
 from lbbsp.service.job import Job, MakeSizer, Reply, refusal
+from lbbsp.service.live import Live
 from lbbsp.service.rejections import Rejections
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class JobTable:
         """Jobs that have made a plan since this was last emptied, the longest ago first."""
         self._make_sizer = make_sizer
         self._sensors_every = sensors_every
+        self._behind: list[Live] = []
         self._reminded_s: dict[bytes, float] = {}
 
     def handle(self, peer: bytes, frame: bytes, now_s: float) -> list[Reply]:
@@ -108,7 +110,14 @@ class JobTable:
         if plan is None:
             return []
         self.planned[report.job] = None
+        self._behind.append(live)
         return [(roster.peers[0], plan)]
+
+    def catch_up(self) -> None:
+        """Let jobs that have just made a plan do what could wait until it had left."""
+        behind, self._behind = self._behind, []
+        for live in behind:
+            live.sizer.catch_up()
 
     def _hello(self, peer: bytes, hello: Hello, now_s: float) -> list[Reply]:
         reason = unsound(hello)
