@@ -6,6 +6,7 @@ Schonberg and Flynn 1992; weighted: Hummel et al. 1996): each worker's next one 
 """
 
 from collections import deque
+from functools import partial
 
 import numpy as np
 
@@ -63,9 +64,10 @@ class Claims(Barrier):
         self._left -= size
         share = world.deck.draw(worker, size)
         wait_s = SLOW_CLAIM_S if self._rng.random() < SLOW_SHARE else CLAIM_S
-        world.clock.at(
-            world.clock.now_s + wait_s, lambda: world.compute(worker, share, self._ready, first=False) and None
-        )
+        world.clock.at(world.clock.now_s + wait_s, partial(self._chunk, worker, share))
+
+    def _chunk(self, worker: int, share: Share) -> None:
+        self.world.compute(worker, share, self._ready, first=False)
 
     def _reduce(self, shares: list[Share]) -> None:
         super()._reduce([task.share for tasks in self._done for task in tasks])

@@ -177,14 +177,14 @@ class Outcome:
 
 def simulate(
     make: Callable[[World], Scheme], setup: Setup, speeds: Speeds, data: Data,
-    tick: Callable[[float], None] | None = None,
+    tick: Callable[[float], None] | None = None, updates: int | None = None,
 ) -> Outcome:  # fmt: skip
-    """Run a scheme until it applied its samples. `tick` hears the share that is done."""
+    """Run a scheme until it applied its samples, or made so many updates. `tick` hears the share that is done."""
     world = World(setup, speeds, data)
     scheme = make(world)
     scheme.begin()
     goal, told = setup.iterations * setup.global_batch, 0.0
-    while not world.over and world.clock.step():
+    while not world.over and world.iterations != updates and world.clock.step():
         if tick and world.ledger.applied / goal >= told:
             tick(min(1.0, world.ledger.applied / goal))
             told += 0.02
