@@ -18,6 +18,7 @@ from lbbsp.core.forecast import Forecaster
 from lbbsp.core.harm import DoNoHarm
 from lbbsp.core.job import JobSpec, PlanMade
 from lbbsp.core.reports import Gathering, Inbox, RejectedReport, Rejection
+from lbbsp.core.sight import Sight
 from lbbsp.core.stats import JobStats, Meter
 from lbbsp.errors import ConfigError
 
@@ -60,6 +61,7 @@ class BatchSizeManager:
         self._balance = Balance(job.bounds, threshold)
         self._in_flight: deque[tuple[IntArray, bool]] = deque(maxlen=self._horizon)
         self._speeds: Array = np.full(ranks, np.nan)
+        self._newest: tuple[Gathering, Array] | None = None
         self._version = self._changes = 0
         self._behind: Callable[[], None] | None = None
 
@@ -97,6 +99,31 @@ class BatchSizeManager:
     def train(self, more: Callable[[], bool]) -> None:
         """Let the predictor spend spare time in small steps, while more() is true."""
         self._forecaster.train(more)
+
+    def sight(self, input_s: Array | None = None, cost: Array | None = None) -> Sight | None:
+        """The newest closed iteration as detectors of stragglers see it; None before any. Changes nothing.
+
+        Args:
+            input_s: (ranks,), time of a draw spent waiting for the loader; default none.
+            cost: (ranks,), of a sample by the user's count; default not counted.
+        """
+        if self._newest is None:
+            return None
+        self.catch_up()
+        gathered, speeds = self._newest
+        samples, time_s = _sound(gathered)
+        reference_s = self._fit.reference_samples / self._fit.speed(samples, time_s)
+        return Sight(
+            iteration=gathered.iteration,
+            samples=samples,
+            time_s=time_s,
+            reference_s=reference_s,
+            forecast_s=self._fit.reference_samples / speeds,
+            wait_s=gathered.wait_s,
+            input_s=np.zeros(len(time_s)) if input_s is None else input_s,
+            cost=np.full(len(time_s), np.nan) if cost is None else cost,
+            sensors=gathered.sensors,
+        )
 
     def stats(self) -> JobStats:
         """The job at this moment."""
@@ -143,6 +170,7 @@ class BatchSizeManager:
     def _finish(self, gathered: Gathering) -> PlanMade:
         """Plan the iteration at the horizon from a closed one; what can wait is left to catch_up()."""
         self.catch_up()
+        self._newest = (gathered, self._speeds)
         samples, time_s = _sound(gathered)
         speed = self._fit.speed(samples, time_s)
         self._forecaster.observe(speed, gathered.sensors)

@@ -1,0 +1,209 @@
+"""Who is slow, since when and why: detectors over finished iterations, flags with hysteresis, causes with evidence.
+
+Pure, and off the decision path: plans never wait for it and never follow from it. Array work over all ranks; only
+ranks that are flagged are looked at one by one. Knows nothing of sockets or clocks. Times in seconds.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from lbbsp.core import causes
+from lbbsp.core.causes import Cause, Diagnosis
+from lbbsp.core.detectors import make
+from lbbsp.core.flags import LASTING, Flags
+from lbbsp.core.profiles import Profiles
+from lbbsp.core.sight import Judgement, Sight, low_median
+from lbbsp.errors import ConfigError
+
+Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+DEFAULT = ("rolling", "history")
+SILENT, NETWORK = "silent", "network"
+"""Found apart from the registry: by the manager's clock, and by waits."""
+FRESH = 5
+"""Iterations from the first suspicion to a reading of sensors that says something of it: they are averages."""
+EXPLAIN_EVERY = 5
+MOST_EXPLAINED = 16
+"""Flagged ranks that are explained in one iteration."""
+_LATE = 0.25
+"""A reduction is late by this share of an iteration, and by three times the usual."""
+
+
+class Change(StrEnum):
+    """What happened to a flag."""
+
+    RAISED = "raised"
+    EXPLAINED = "explained"
+    CLEARED = "cleared"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A flag was raised, explained or cleared."""
+
+    change: Change
+    rank: int
+    iteration: int
+    since: int
+    slowdown: float
+    """Times slower than expected; NaN where it is silent."""
+    detectors: tuple[str, ...]
+    diagnosis: Diagnosis
+
+
+@dataclass
+class Straggler:
+    """A rank that is flagged now."""
+
+    rank: int
+    since: int
+    """Iteration of the first suspicion."""
+    slowdown: float
+    detectors: tuple[str, ...]
+    diagnosis: Diagnosis
+    lasting: bool = False
+
+
+class Stragglers:
+    """Watches one job.
+
+    Args:
+        ranks: of the job.
+        sensors: names, in the order of readings.
+        detectors: names in the registry; a rank is flagged while any of them flags it.
+
+    Raises:
+        ConfigError: unknown detector.
+    """
+
+    def __init__(self, ranks: int, sensors: tuple[str, ...] = (), detectors: Sequence[str] = DEFAULT) -> None:
+        self.ranks = ranks
+        self.flagged: dict[int, Straggler] = {}
+        self.slowdown: Array = np.full(ranks, np.nan)
+        """By the first detector, or the one that flags the rank."""
+        self.iteration = -1
+        self._detectors = {name: make(name, ranks) for name in detectors}
+        self._flags = {name: Flags(ranks) for name in (*detectors, NETWORK)}
+        self._profiles = Profiles(ranks, sensors)
+        self._silent: BoolArray = np.zeros(ranks, dtype=np.bool_)
+        self._quiet_s: Array = np.zeros(ranks)
+        self._newest: Sight | None = None
+
+    def adjust(self, detector: str, **options: float) -> None:
+        """Change a detector's thresholds from the next iteration on.
+
+        Raises:
+            ConfigError: this job has no such detector, or it no such threshold.
+        """
+        if detector not in self._detectors:
+            raise ConfigError(f"no detector {detector!r} here; known: {', '.join(sorted(self._detectors))}")
+        self._detectors[detector].adjust(**options)
+
+    def options(self) -> dict[str, dict[str, float]]:
+        """Thresholds by detector."""
+        return {name: dict(detector.options) for name, detector in self._detectors.items()}
+
+    def flags(self, detector: str) -> BoolArray:
+        """Whom one detector flags now, (ranks,)."""
+        return self._silent if detector == SILENT else self._flags[detector].raised
+
+    def see(self, sight: Sight) -> list[Event]:
+        """Take one closed iteration; what changed."""
+        self.iteration, self._newest = sight.iteration, sight
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            judged = {name: detector.judge(sight) for name, detector in self._detectors.items()}
+            for name, judgement in judged.items():
+                self._flags[name].see(sight.iteration, judgement)
+            self._profiles.see(sight, ~self._suspicious() & (self._flags[NETWORK].count == 0))
+            self._flags[NETWORK].see(sight.iteration, self._network(sight))
+        self.slowdown = self._worst(list(judged.values()))
+        return self._settle()
+
+    def hear(self, silent: BoolArray, quiet_s: Array) -> list[Event]:
+        """Take who is silent by the manager's clock, and for how long; what changed."""
+        self._silent, self._quiet_s = silent.copy(), quiet_s
+        return self._settle()
+
+    def note(self, rank: int) -> Diagnosis | None:
+        """Why a rank that is not flagged takes longer than others, where that is so: it was given more."""
+        sight = self._newest
+        if sight is None or rank in self.flagged:
+            return None
+        own_s, share = sight.time_s[rank], np.nanmean(sight.samples)
+        middle_s = low_median(sight.time_s)
+        if not (own_s > 1.25 * middle_s and sight.samples[rank] > 1.1 * share):
+            return None
+        return causes.more_by_plan(
+            float(sight.samples[rank]), float(share), float(own_s), float(sight.reference_s[rank])
+        )
+
+    def _suspicious(self) -> BoolArray:
+        counts = [self._flags[name].count > 0 for name in self._detectors]
+        return np.logical_or.reduce(counts) if counts else np.zeros(self.ranks, dtype=np.bool_)
+
+    def _worst(self, judged: list[Judgement]) -> Array:
+        if not judged:
+            return np.full(self.ranks, np.nan)
+        worst: Array = np.fmax.reduce([judgement.slowdown for judgement in judged])
+        return worst
+
+    def _network(self, sight: Sight) -> Judgement:
+        """Reductions that end late, of ranks whose own time is fine: lateness over its limit."""
+        late_s, usual_s = self._profiles.latest()
+        limit_s = np.fmax(_LATE * low_median(sight.time_s), 3 * usual_s)
+        fine = ~self._suspicious()
+        return Judgement(np.where(fine, 1.0 + late_s / limit_s, np.nan), np.full(self.ranks, 2.0))
+
+    def _settle(self) -> list[Event]:
+        """Bring `flagged` up to date."""
+        raised = self._silent | np.logical_or.reduce([flags.raised for flags in self._flags.values()])
+        events = [self._clear(rank) for rank in list(self.flagged) if not raised[rank]]
+        new = np.flatnonzero(raised).tolist() if raised.any() else []
+        events += [self._raise(rank) for rank in new if rank not in self.flagged]
+        events += self._explain(list(self.flagged.values()))
+        return events
+
+    def _raise(self, rank: int) -> Event:
+        since = [flags.since[rank] for flags in self._flags.values() if flags.raised[rank]]
+        detectors = self._by(rank)
+        first = int(min(since)) if since else self.iteration
+        found = Straggler(rank, first, float(self.slowdown[rank]), detectors, self._diagnose(rank, first, detectors))
+        self.flagged[rank] = found
+        return self._event(Change.RAISED, found)
+
+    def _clear(self, rank: int) -> Event:
+        return self._event(Change.CLEARED, self.flagged.pop(rank))
+
+    def _explain(self, flagged: Iterable[Straggler]) -> list[Event]:
+        """Look at flagged ranks again, each now and then; say so once a cause is found."""
+        events: list[Event] = []
+        due = [one for one in flagged if (self.iteration - one.since) % EXPLAIN_EVERY == 0 or self._silent[one.rank]]
+        for one in due[:MOST_EXPLAINED]:
+            one.detectors, one.slowdown = self._by(one.rank), float(self.slowdown[one.rank])
+            one.lasting = self.iteration - one.since >= LASTING
+            before = one.diagnosis
+            one.diagnosis = self._diagnose(one.rank, one.since, one.detectors)
+            if one.diagnosis.cause is not before.cause and one.diagnosis.certain:
+                events.append(self._event(Change.EXPLAINED, one))
+        return events
+
+    def _by(self, rank: int) -> tuple[str, ...]:
+        silent = (SILENT,) if self._silent[rank] else ()
+        return silent + tuple(name for name, flags in self._flags.items() if flags.raised[rank])
+
+    def _diagnose(self, rank: int, since: int, detectors: tuple[str, ...]) -> Diagnosis:
+        if SILENT in detectors:
+            return Diagnosis(Cause.SILENT, f"no report for {self._quiet_s[rank]:.0f} s while others are ahead of it")
+        now, usual = self._profiles.of(rank, usual=False), self._profiles.of(rank, usual=True)
+        if detectors == (NETWORK,):
+            return causes.network(now["compute_s"] + now["input_s"], now["late_s"], usual["late_s"])
+        fresh = bool(self._profiles.read_at[rank] >= since + FRESH)
+        return causes.diagnose(usual, now, fresh)
+
+    def _event(self, change: Change, one: Straggler) -> Event:
+        return Event(change, one.rank, self.iteration, one.since, one.slowdown, one.detectors, one.diagnosis)
