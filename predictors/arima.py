@@ -73,19 +73,28 @@ class Arima(Base):
     def _learn(self, speed: Array, sensors: Array) -> None:
         log_speed = np.log(speed)
         self._step(log_speed)
-        held = np.where(np.isnan(log_speed), self._levels[-1], log_speed)
-        self._levels = np.concatenate((self._levels[1:], held[None]))
+        held = np.where(np.isnan(log_speed), self._newest, log_speed)
         self._seen += 1
+        self._levels[self._seen % WINDOW] = held
         self._adopt()
         if self._seen >= FIRST_FIT and (self._seen - FIRST_FIT) % self.refit == 0:
             self._ask()
 
     def _step(self, log_speed: Array) -> None:
-        move = log_speed - self._levels[-1] if self.order[1] else log_speed
+        move = log_speed - self._newest if self.order[1] else log_speed
         self._moves, self._errors = stepped(self._coefficients, self._moves, self._errors, move)
 
+    @property
+    def _newest(self) -> Array:
+        newest: Array = self._levels[self._seen % WINDOW]
+        return newest
+
+    def _window(self, chosen: IntArray) -> Array:
+        """Log speeds of some workers, oldest first; what lies before the first is NaN."""
+        return np.roll(self._levels[:, chosen], -1 - self._seen % WINDOW, axis=0)
+
     def _forecast(self, sensors: Array, horizon: int) -> Array:
-        newest: Array = self._levels[-1]
+        newest = self._newest
         level, moves, errors = newest, self._moves, self._errors
         for _ in range(horizon):
             move = expected(self._coefficients, moves, errors)
@@ -98,7 +107,7 @@ class Arima(Base):
             return
         chosen = np.unique((self._turn + np.arange(min(AT_ONCE, self.workers))) % self.workers)
         self._turn = (self._turn + AT_ONCE) % self.workers
-        series, start = self._levels[:, chosen].copy(), self._coefficients[:, chosen].copy()
+        series, start = self._window(chosen), self._coefficients[:, chosen].copy()
         if not self.background:
             self._take(chosen, fit_all(series, self.order, start))
             return
@@ -127,7 +136,7 @@ class Arima(Base):
 
     def _rerun(self, chosen: IntArray) -> None:
         """Errors under new coefficients: those under the old ones would mislead for long."""
-        levels, coefficients = self._levels[:, chosen], self._coefficients[:, chosen]
+        levels, coefficients = self._window(chosen), self._coefficients[:, chosen]
         moves, errors = np.zeros_like(self._moves[:, chosen]), np.zeros_like(self._errors[:, chosen])
         moves += coefficients[0]
         for move in np.diff(levels, axis=0) if self.order[1] else levels:

@@ -44,12 +44,12 @@ class Arx(Base):
     def _update(self, rows: Array, target: Array) -> None:
         known = np.isfinite(target)
         spread = np.einsum("wij,wj->wi", self._covariance, rows)
-        gain = spread / (self.forgetting + np.einsum("wi,wi->w", rows, spread))[:, None]
+        gain = (known / (self.forgetting + np.einsum("wi,wi->w", rows, spread)))[:, None] * spread
         missed = np.where(known, target - np.einsum("wi,wi->w", rows, self._weights), 0.0)
         self._weights += gain * missed[:, None]
-        learnt = (self._covariance - gain[:, :, None] * spread[:, None, :]) / self.forgetting
-        excess = np.maximum(np.einsum("wii->w", learnt) / self._most_trace, 1.0)
-        self._covariance = np.where(known[:, None, None], learnt / excess[:, None, None], self._covariance)
+        self._covariance -= gain[:, :, None] * spread[:, None, :]
+        grown = np.minimum(1.0 / self.forgetting, self._most_trace / np.einsum("wii->w", self._covariance))
+        self._covariance *= np.where(known, grown, 1.0)[:, None, None]
 
     def _seen(self, history: History, sensors: Array) -> Array:
         rows = self._inputs.rows(history, sensors)

@@ -54,6 +54,8 @@ class Narx(Base):
         self._guard = Guard(len(SHARES) + 2, workers)
         self._own: Array = np.zeros(workers)
         self._rows: Array | None = None
+        self._following: Array = np.full(workers, np.nan)
+        self._seen: Array | None = None
 
     def train(self, more: Callable[[], bool]) -> None:
         """One step of Adam on a batch of remembered iterations at a time, while more() is true."""
@@ -79,10 +81,11 @@ class Narx(Base):
             self._compare(self._rows, log_speed)
         self._inputs.learn(log_speed, sensors)
         self._rows = self._inputs.rows(self._inputs.history, sensors)
+        self._following = self._next(self._inputs.history, self._rows)
+        self._seen = sensors
 
     def _compare(self, rows: Array, log_speed: Array) -> None:
-        history, step = self._inputs.history, self._inputs.step
-        forecast = self._next(history, rows)
+        history, step, forecast = self._inputs.history, self._inputs.step, self._following
         self._guard.judge(np.concatenate((self._plain(), forecast[None])), log_speed)
         target = np.clip((log_speed - self._anchor(history)) / step, -MOST, MOST)
         self._remembered.add(rows, target - self._own)
@@ -102,9 +105,12 @@ class Narx(Base):
         return np.concatenate((history.newest[None], history.means))
 
     def _forecast(self, sensors: Array, horizon: int) -> Array:
-        history = self._inputs.history
-        for _ in range(horizon):
-            history = history.after(self._next(history, self._inputs.rows(history, sensors)))
-        candidates = np.concatenate((self._plain(), history.newest[None]))
+        history, following = self._inputs.history, self._following
+        if sensors is not self._seen:
+            following = self._next(history, self._inputs.rows(history, sensors))
+        for _ in range(horizon - 1):
+            history = history.after(following)
+            following = self._next(history, self._inputs.rows(history, sensors))
+        candidates = np.concatenate((self._plain(), following[None]))
         chosen: Array = candidates[self._guard.chosen(), np.arange(self.workers)]
         return np.exp(chosen)
