@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 OptimizerT = TypeVar("OptimizerT")
 MODES = ("balance", "observe")
-REDUCTIONS = ("mean", "sum")
+REDUCTIONS = (None, "sum", "mean", "keras")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def balance(
     manager: str | None = None,
     job: str | None = None,
     mode: str = "balance",
-    reduction: str = "mean",
+    reduction: str | None = None,
 ) -> tuple[BalancedDataset, OptimizerT]:
     """Give each rank the part of every global batch that its speed deserves. All ranks must call.
 
@@ -75,8 +75,10 @@ def balance(
         manager: its address; default: LBBSP_MANAGER, else rank 0 starts one of the job's own.
         job: a name for the job; default: LBBSP_JOB, else a new one each start.
         mode: "balance", or "observe": sizes stay equal and the manager's log says what balancing would save.
-        reduction: what the loop's loss is: "mean" over the rank's batch, or "sum": the sum over the rank's batch
-            divided by `dataset.global_samples`.
+        reduction: what the loss is that the step differentiates. "sum": the sum over the rank's batch divided by the
+            global batch (tf.nn.compute_average_loss). "mean": the mean over the rank's batch. "keras": that mean
+            divided by the number of ranks, as Keras's Loss objects, compute_loss(), train_step() and fit() have it.
+            Default: "sum" where the step reads `dataset.global_samples`, else "mean".
 
     Returns:
         A dataset that gives each rank its part of each global batch, to be passed to strategy.run() as it is, and the
@@ -128,12 +130,12 @@ def _with(data: Data, function: Callable[..., Any] | None) -> Data:
     return replace(data, source=source.Mapped(data.source, function))
 
 
-def _problem(offer: Offer, reduction: str) -> str | None:
+def _problem(offer: Offer, reduction: str | None) -> str | None:
     """What this rank can't meet."""
     if offer.mode not in MODES:
         return f"unknown mode {offer.mode!r}; known: {', '.join(MODES)}"
     if reduction not in REDUCTIONS:
-        return f"unknown reduction {reduction!r}; known: {', '.join(REDUCTIONS)}"
+        return f"unknown reduction {reduction!r}; known: {', '.join(filter(None, REDUCTIONS))}"
     if not offer.global_batch:
         return "the data makes no batches: give global_batch="
     if offer.min_samples < 1:

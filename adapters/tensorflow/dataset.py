@@ -20,7 +20,7 @@ from lbbsp.adapters.tensorflow.control import Control
 from lbbsp.adapters.tensorflow.gradients import Gradients
 from lbbsp.adapters.tensorflow.reader import Reader
 from lbbsp.adapters.tensorflow.source import Source
-from lbbsp.errors import ConfigError, UnsupportedError
+from lbbsp.errors import UnsupportedError
 from lbbsp.worker.cursor import Cursor, Part
 from lbbsp.worker.epochs import Epochs, Permuted
 from lbbsp.worker.figures import figures
@@ -44,7 +44,7 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         offer: what this rank brings.
         optimizer: the one whose apply_gradients() ends an iteration.
         shuffle: a new permutation each epoch.
-        reduction: what the loop's loss is, "mean" or "sum".
+        reduction: what the loss is; see balance().
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         offer: Offer,
         optimizer: Any,
         shuffle: bool,
-        reduction: str,
+        reduction: str | None,
     ) -> None:
         self.rank = here.rank
         self._control = Control(strategy, here)
@@ -63,11 +63,15 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         self.terms = settle(offers)
         if source is None:
             raise UnsupportedError("there is no source of samples")
-        self._source, self._reduction, self._share = source, reduction, 1.0
+        self._source, self._reduction = source, reduction
+        self.share = 1.0
+        """This rank's part of the global batch under way, 0 to 1: the weight of a mean over its samples."""
+        self._undone = False
+        """A batch was drawn that no reduction has followed."""
         self.session = self._begin(here, offers)
         self.follower = self.session.follower
         self.epochs = Epochs(Permuted(source.samples, shuffle), self.follower, self.terms, self._put_in_force)
-        self._gradients = Gradients(optimizer, self.follower.reduction, self.follower.reduced, self._traced)
+        self._gradients = Gradients(optimizer, self._ready, self.follower.reduced, self._traced)
         self._global_samples = tf.Variable(0, trainable=False, dtype=tf.int32, name="lbbsp_global_samples")
         self._global_samples_used = False
         self._traces = 0
@@ -98,7 +102,7 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
 
     def mean(self, value: Any) -> float:
         """The mean over the global batch of a mean over this rank's part of it, a loss say; all ranks must call."""
-        mine = tf.math.multiply_no_nan(tf.cast(value, tf.float64), tf.constant(self._share, tf.float64))
+        mine = tf.math.multiply_no_nan(tf.cast(value, tf.float64), tf.constant(self.share, tf.float64))
         return float(self._control.sum(mine))
 
     def stats(self) -> dict[str, float]:
@@ -133,8 +137,15 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
 
     def use(self, part: Part) -> None:
         """The batch under way is this part."""
-        self._share = part.samples / part.global_samples
-        self._gradients.weigh(self._share if self._reduction == "mean" else float(part.samples > 0))
+        share = part.samples / part.global_samples
+        if self._undone and share != self.share and self._reduction != "sum":
+            raise UnsupportedError(
+                "a second batch of another size was drawn before apply_gradients(): their gradients can't be weighed "
+                "together; call apply_gradients() for each batch, or divide the loss by dataset.global_samples and say "
+                'reduction="sum"'
+            )
+        self._undone, self.share = True, share
+        self._weigh()
         self._global_samples.assign(part.global_samples)
 
     def before_draw(self) -> None:
@@ -159,22 +170,23 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         self.terms = terms
         self.session.resume(terms, reductions)
 
-    def _traced(self) -> None:
-        """A step is being traced.
+    def _ready(self, at_s: float) -> None:
+        self._undone = False
+        self.follower.reduction(at_s)
 
-        Raises:
-            ConfigError: the loss can't be what `reduction` says.
-        """
+    def _weigh(self) -> None:
+        weights = {"sum": float(self.share > 0), "keras": self.share * len(self.follower.in_force.sizes)}
+        self._gradients.weigh(weights.get(self._reduction or "mean", self.share))
+
+    def _traced(self) -> None:
+        """A step is being traced: its reading of global_samples tells what its loss is."""
         self._traces += 1
-        if self._reduction == "sum" and not self._global_samples_used:
-            raise ConfigError(
-                'reduction="sum" is for a loss that is divided by dataset.global_samples, which the step never read: '
-                "divide the sum of the examples' losses by it, or use a mean over the batch and leave reduction away"
-            )
-        if self._reduction == "mean" and self._global_samples_used and self._traces == 1:
-            log.warning(
-                'the step reads dataset.global_samples: where its loss is a sum divided by it, say reduction="sum"'
-            )
+        if self._reduction is None:
+            self._reduction = "sum" if self._global_samples_used else "mean"
+            with tf.init_scope():
+                self._weigh()
+            if self.rank == 0:
+                log.info("the loss is taken as reduction=%r; see balance()", self._reduction)
         if self._traces == MANY_TRACES:
             log.warning(
                 "the training step was traced %d times: use @tf.function(reduce_retracing=True), so that one graph "

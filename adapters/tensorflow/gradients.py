@@ -6,6 +6,7 @@ The optimizer's own reduction is taken out. Two host functions in the graph stam
 ready and the one when the reduction has ended. Works for Keras 3, tf_keras and its legacy optimizers.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -70,6 +71,7 @@ class Gradients:
         own_apply = optimizer.apply
 
         def apply(grads: Iterable[Any], trainable_variables: Any = None) -> None:
+            _build(optimizer, trainable_variables)
             own_apply(self.reduce(list(grads)), trainable_variables)
 
         self._replace(optimizer, "apply", apply)
@@ -144,6 +146,25 @@ class Gradients:
             call()
         except Exception as fault:  # kept, and raised at the next draw
             self.fault = self.fault or fault
+
+
+def _build(optimizer: Any, variables: Any) -> None:
+    """Make the optimizer's variables in another thread, outside of the graph being traced.
+
+    A tf.function that makes variables is traced a second time; this thread's scopes would have it make them.
+    """
+    if optimizer.built or variables is None:
+        return
+    strategy = tf.distribute.get_strategy()
+
+    def build() -> None:
+        with strategy.scope():
+            optimizer.build(list(variables))
+            optimizer.built = True
+
+    builder = threading.Thread(target=build, name="lbbsp-build")
+    builder.start()
+    builder.join()
 
 
 def _unchanged(grads_and_vars: Iterable[Pair]) -> list[Pair]:
