@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from torch.distributed import Store
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from bench.schemes import loads
 from bench.schemes.data import load

@@ -7,10 +7,7 @@ are those that follow from who took part. The table compares mean iteration time
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.schemes import data, loads, replay
+from bench.schemes.launch import launch
 from bench.schemes.network import Wire
 from bench.schemes.registry import SCHEMES
 from bench.schemes.world import Setup, simulate
@@ -29,11 +27,8 @@ WIRE = Wire(latency_s=0.001, bytes_per_s=1e9, model_bytes=1e4, kind="ring")
 
 
 def main() -> None:
-    """Start ranks, or be one."""
+    """Run, show, write."""
     options = _options()
-    if options.rank is not None:
-        _be_rank(options)
-        return
     found: dict[str, dict[str, Any]] = {}
     for load in options.loads:
         for scheme in options.schemes:
@@ -53,9 +48,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--account", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -80,51 +72,6 @@ def compare(scheme: str, load: str, workers: int, iterations: int, seed: int) ->
         "virtual_wasted_samples": shown.world.ledger.wasted,
         "applied_samples": sum(len(numbers) for account in accounts for numbers in account["applied"]),
     }  # fmt: skip
-
-
-def launch(scheme: str, load: str, setup: Setup) -> list[dict[str, Any]]:
-    """Run the job on real ranks; each one's account. Raises RuntimeError where one failed."""
-    from torch.distributed import TCPStore
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"{rank}.json" for rank in range(setup.workers)]
-        ranks = [subprocess.Popen([
-            sys.executable, __file__, "--rank", str(rank), "--port", str(store.port), "--account", str(path),
-            "--schemes", scheme, "--loads", load, "--workers", str(setup.workers),
-            "--iterations", str(setup.iterations), "--seed", str(setup.seed),
-        ]) for rank, path in enumerate(paths)]  # fmt: skip
-        try:
-            codes = [process.wait(timeout=60 + setup.iterations) for process in ranks]
-        finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
-        if any(codes):
-            raise RuntimeError(f"ranks ended with {codes}")
-        return [json.loads(path.read_text()) for path in paths]
-
-
-def _be_rank(options: argparse.Namespace) -> None:
-    import torch
-    import torch.distributed as dist
-    from torch.distributed import TCPStore
-
-    from bench.schemes import rank_dybw, rank_speculation
-    from bench.schemes.rank import Rank
-
-    torch.set_num_threads(1)
-    setup = job(options.workers, options.iterations, options.seed)
-    store = TCPStore("127.0.0.1", options.port, is_master=False)
-    dist.init_process_group("gloo", store=store, rank=options.rank, world_size=setup.workers)
-    rank = Rank(options.rank, setup, options.loads[0], store)
-    dist.barrier()
-    rank.agree_on_start()
-    (rank_dybw if options.schemes == ["cb-dybw"] else rank_speculation).train(rank)
-    rank.account.weights = [float(weight) for weight in rank.weights]
-    options.account.write_text(json.dumps(asdict(rank.account)))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def _show(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
