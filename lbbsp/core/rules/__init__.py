@@ -1,0 +1,29 @@
+"""Sizing rules behind one interface, by name: sizes and own times in, sizes out. A new rule is one file and a line.
+
+`speed`, the rule of CPU clusters, is the manager's own: a predictor forecasts speeds (lbbsp.predictors).
+"""
+
+from lbbsp.core.rules.adaptive import Adaptive
+from lbbsp.core.rules.base import Rule
+from lbbsp.core.rules.leader_straggler import LeaderStraggler
+from lbbsp.core.rules.linear import Linear
+from lbbsp.errors import ConfigError
+
+__all__ = ["RULES", "Adaptive", "LeaderStraggler", "Linear", "Rule", "make"]
+
+RULES: dict[str, type[Adaptive] | type[LeaderStraggler] | type[Linear]] = {
+    "adaptive": Adaptive,
+    "leader-straggler": LeaderStraggler,
+    "linear": Linear,
+}
+
+
+def make(name: str, ranks: int, global_batch: int) -> Rule:
+    """A rule by its name.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if name not in RULES:
+        raise ConfigError(f"unknown rule {name!r}; known: {', '.join(sorted(RULES))}")
+    return RULES[name](ranks, global_batch)
