@@ -62,7 +62,7 @@ def _draw_sizes(axes: "Axes", rows: RowsOfRanks) -> None:
         fixed = _compared(rows[rank], FIXED)
         if fixed:
             axes.axhline(fixed[-1].samples, color=colour, linestyle=":", linewidth=1, label=f"rank {rank}, best fixed")
-    axes.set(ylabel="batch, samples", ylim=(0, None))
+    axes.set(xlabel="iteration", ylabel="batch, samples", ylim=(0, None))
     axes.legend(ncols=2, loc="lower right", fontsize=9)
 
 

@@ -17,12 +17,12 @@ def cnn(seed: int, side: int) -> nn.Module:
     """Three convolutions for images of side x side, alike for one seed."""
     torch.manual_seed(seed)
     return nn.Sequential(
-        nn.Conv2d(1, 26, 3, padding=1),
+        nn.Conv2d(1, 28, 3, padding=1),
         nn.ReLU(),
-        nn.Conv2d(26, 44, 3, padding=1),
+        nn.Conv2d(28, 48, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(44, 64, 3, padding=1),
+        nn.Conv2d(48, 64, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),

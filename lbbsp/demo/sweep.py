@@ -11,7 +11,7 @@ COARSE_STEPS = 16
 """The coarse pass tries every sixteenth of the global batch from a half to seven eighths for the fast rank."""
 FINE_STEPS = 48
 """The fine pass tries every forty-eighth around the best of them, two to each side."""
-ROUNDS = {"coarse": 2, "fine": 3}
+ROUNDS = {"coarse": 2, "fine": 2}
 ITERATIONS = {"coarse": 5, "fine": 10}
 """Iterations of one try."""
 
