@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lbbsp.core.bounds import Bounds, IntArray
-from lbbsp.core.sizing import TimeCurves, allocate
+from lbbsp.core.rules.base import within
+from lbbsp.core.sizing import TimeCurves, allocate, fits
 
 PROBE_AFTER = 50
 """Iterations without a speed after which a rank at size 0 gets the least size above it, to be seen again."""
@@ -46,6 +47,12 @@ class Balance:
         sizes = allocate(curves, self._bounds)
         if float(curves.time_s(sizes).max()) < enough_s:
             self.sizes = sizes
+
+    def rebound(self, bounds: Bounds) -> None:
+        """Bounds have changed: sizes that break them give way."""
+        self._bounds = bounds
+        if fits(self.sizes, bounds):
+            self.sizes = within(self.sizes, bounds)
 
     def _probe(self, curves: TimeCurves) -> bool:
         """A rank without samples shows no speed, so it could never come back by itself."""

@@ -23,6 +23,8 @@ class JobSpec:
     sensors: tuple[str, ...] = ()
     identities: tuple[str, ...] = ()
     """Machine and device of each rank: what is learnt follows them; empty = the rank numbers."""
+    device_kinds: tuple[str, ...] = ()
+    """`cpu`, `cuda` and so on, of each rank; empty = all CPUs."""
 
     def same_devices(self, earlier: "JobSpec") -> tuple[Ranks, Ranks]:
         """Ranks here and in an earlier job on the same devices, one to one.

@@ -17,7 +17,9 @@ from lbbsp.core.curves import CurveFit
 from lbbsp.core.forecast import Forecaster
 from lbbsp.core.harm import DoNoHarm
 from lbbsp.core.job import JobSpec, PlanMade
+from lbbsp.core.limits import Limits
 from lbbsp.core.reports import Gathering, Inbox, RejectedReport, Rejection
+from lbbsp.core.rules import Adaptive, Rule, choose
 from lbbsp.core.sight import Sight
 from lbbsp.core.stats import JobStats, Meter
 from lbbsp.errors import ConfigError
@@ -35,15 +37,17 @@ class BatchSizeManager:
         predictor: name in the registry.
         threshold: least predicted gain, as a share of the iteration time, for which a plan changes.
         observe_only: sizes stay equal; stats tell what balancing would save.
+        rule: name in lbbsp.core.rules; "speed": forecast speeds; "auto": adaptive with accelerators, else speed.
 
     Raises:
         BoundsError: the bounds allow no plan.
-        ConfigError: unknown predictor, or a threshold outside 0 .. 1.
+        ConfigError: unknown predictor or rule, or a threshold outside 0 .. 1.
     """
 
     def __init__(
-        self, job: JobSpec, predictor: str = "ema", threshold: float = 0.02, observe_only: bool = False
-    ) -> None:
+        self, job: JobSpec, predictor: str = "ema", threshold: float = 0.02, observe_only: bool = False,
+        rule: str = "auto",
+    ) -> None:  # fmt: skip
         job.bounds.check()
         if not 0 <= threshold < 1:
             raise ConfigError(f"threshold must be a share of at least 0 and below 1, got {threshold}")
@@ -59,6 +63,8 @@ class BatchSizeManager:
         self._equal = job.bounds.equal()
         self._sizes = self._equal
         self._balance = Balance(job.bounds, threshold)
+        self._rule: Rule | None = choose(rule, job.device_kinds, ranks, job.bounds.global_batch)
+        self.limits = Limits(job.bounds)
         self._in_flight: deque[tuple[IntArray, bool]] = deque(maxlen=self._horizon)
         self._speeds: Array = np.full(ranks, np.nan)
         self._newest: tuple[Gathering, Array] | None = None
@@ -67,7 +73,7 @@ class BatchSizeManager:
 
     def report(
         self, rank: int, iteration: int, samples: int, own_time_s: float, *, draws: int = 1, wait_s: float = 0.0,
-        settled: bool = True, sensors: Sequence[float] = (),
+        settled: bool = True, sensors: Sequence[float] = (), max_samples: int = 0,
     ) -> PlanMade | None:  # fmt: skip
         """Take one rank's report of one iteration; a plan where it closes an iteration.
 
@@ -80,11 +86,13 @@ class BatchSizeManager:
             wait_s: for the others, in the iteration before.
             settled: False where own_time_s holds one-off costs and says nothing of speed.
             sensors: readings in the order of the job's sensors; NaN where there is none.
+            max_samples: the most that fit this rank's memory now; 0 says nothing.
 
         Raises:
             RejectedReport: it is malformed, stale, a duplicate or absurd; nothing changed.
         """
         closed = self._inbox.add(rank, iteration, samples, own_time_s, draws, wait_s, settled, sensors)
+        self.limits.say(rank, max_samples)
         made = None
         for gathered in closed:
             made = self._finish(gathered)
@@ -156,6 +164,8 @@ class BatchSizeManager:
         last = earlier._forecaster.last[theirs]
         reference = earlier._fit.reference_samples
         self._fit.inherit(mine, earlier._fit, theirs)
+        if isinstance(self._rule, Adaptive) and isinstance(earlier._rule, Adaptive):
+            self._rule.fit.inherit(mine, earlier._rule.fit, theirs)
         at_reference_s: Array = np.full(self.job.bounds.world_size, np.nan)
         at_reference_s[mine] = reference / last
         samples = np.full(len(at_reference_s), reference)
@@ -174,10 +184,16 @@ class BatchSizeManager:
         samples, time_s = _sound(gathered)
         speed = self._fit.speed(samples, time_s)
         self._forecaster.observe(speed, gathered.sensors)
+        if self.limits.settle():
+            self._balance.rebound(self.limits.bounds)
+            self._equal = self.limits.bounds.equal()
         forecast = self._forecaster.forecast(gathered.sensors)
         if forecast is not None:
             self._speeds = self._calm.settle(forecast, speed)
-            self._balance.update(self._fit.curves(self._speeds), self._calm.doubt, np.isfinite(speed))
+            if self._rule is None:
+                self._balance.update(self._fit.curves(self._speeds), self._calm.doubt, np.isfinite(speed))
+            else:
+                self._balance.sizes = self._rule.propose(samples, time_s, self.limits.bounds)
         planned = self._in_flight[0] if len(self._in_flight) == self._horizon else None
         made = self._publish(gathered.iteration)
         self._behind = lambda: self._learn(gathered, planned, made)

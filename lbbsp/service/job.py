@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from lbbsp.core.manager import BatchSizeManager, JobSpec
+from lbbsp.core.rules import choose
 from lbbsp.errors import BoundsError
 from lbbsp.predictors import PREDICTORS
 from lbbsp.predictors import make as make_predictor
@@ -29,16 +30,17 @@ SELDOM = 10
 """Iterations between readings of sensors that no predictor asks for: they still say why a rank is slow."""
 
 
-def sizer_maker(predictor: str) -> MakeSizer:
-    """Jobs whose speeds are forecast by the predictor of this name.
+def sizer_maker(predictor: str, rule: str = "auto") -> MakeSizer:
+    """Jobs whose speeds are forecast by the predictor of this name, sized by the rule of this name.
 
     Raises:
         ConfigError: there is none of this name.
     """
     make_predictor(predictor, workers=1)
+    choose(rule, (), 1, 1)
 
     def make(spec: JobSpec, observe_only: bool) -> BatchSizeManager:
-        return BatchSizeManager(spec, predictor, observe_only=observe_only)
+        return BatchSizeManager(spec, predictor, observe_only=observe_only, rule=rule)
 
     return make
 

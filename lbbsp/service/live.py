@@ -52,6 +52,7 @@ class Live:
             wait_s=report.wait_s,
             settled=report.settled,
             sensors=self._readings(report),
+            max_samples=report.max_samples,
         )
         self.silence.heard(report.rank, report.iteration, now_s)
         self.newest_iteration = max(self.newest_iteration, report.iteration)

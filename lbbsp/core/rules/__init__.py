@@ -9,7 +9,10 @@ from lbbsp.core.rules.leader_straggler import LeaderStraggler
 from lbbsp.core.rules.linear import Linear
 from lbbsp.errors import ConfigError
 
-__all__ = ["RULES", "Adaptive", "LeaderStraggler", "Linear", "Rule", "make"]
+__all__ = ["RULES", "Adaptive", "LeaderStraggler", "Linear", "Rule", "choose", "make"]
+
+SPEED = "speed"
+"""The manager's own: a predictor forecasts speeds."""
 
 RULES: dict[str, type[Adaptive] | type[LeaderStraggler] | type[Linear]] = {
     "adaptive": Adaptive,
@@ -25,5 +28,16 @@ def make(name: str, ranks: int, global_batch: int) -> Rule:
         ConfigError: there is none of this name.
     """
     if name not in RULES:
-        raise ConfigError(f"unknown rule {name!r}; known: {', '.join(sorted(RULES))}")
+        raise ConfigError(f"unknown rule {name!r}; known: auto, {SPEED}, {', '.join(sorted(RULES))}")
     return RULES[name](ranks, global_batch)
+
+
+def choose(name: str, device_kinds: tuple[str, ...], ranks: int, global_batch: int) -> Rule | None:
+    """The rule of a job; None where its speeds are forecast. "auto": adaptive where any rank has an accelerator.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if name == "auto":
+        name = "adaptive" if any(kind != "cpu" for kind in device_kinds) else SPEED
+    return None if name == SPEED else make(name, ranks, global_batch)
