@@ -63,6 +63,8 @@ class Report(Message, frozen=True, kw_only=True, tag="report"):
     """False: own_time_s holds one-off costs (warm-up, first time at this size) and says nothing of speed."""
     sensors: Annotated[tuple[float, ...], Meta(max_length=64)] = ()
     """Readings at the barrier in the order of Hello.sensors; NaN where there is none."""
+    max_samples: Count = 0
+    """The most that fit this rank's memory now; 0 says nothing."""
 
 
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):

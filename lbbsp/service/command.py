@@ -35,6 +35,7 @@ def command(
     bind: Annotated[str, typer.Option(help="Where to listen; port 0 finds a free one.")] = "tcp://127.0.0.1:5551",
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve a network without keys.")] = False,
     predictor: Annotated[str, typer.Option(help="What forecasts speeds.")] = "ema",
+    rule: Annotated[str, typer.Option(help="Sizes by: auto, speed, adaptive, leader-straggler, linear.")] = "auto",
     log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.INFO,
     embedded: Annotated[bool, typer.Option("--embedded", hidden=True)] = False,
 ) -> None:
@@ -42,7 +43,7 @@ def command(
     _configure_logging(log_level, embedded)
     options = _embedded_options(bind) if embedded else ManagerOptions(bind=bind, insecure=insecure)
     options.check()
-    daemon = Daemon(options, JobTable(sizer_maker(predictor), sensors_every(predictor)))
+    daemon = Daemon(options, JobTable(sizer_maker(predictor, rule), sensors_every(predictor)))
     gc.freeze()  # what is imported by now stays: no collection need look at it again
     try:
         _announce(daemon.address, embedded)
