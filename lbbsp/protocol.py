@@ -65,12 +65,26 @@ class Report(Message, frozen=True, kw_only=True, tag="report"):
     """Readings at the barrier in the order of Hello.sensors; NaN where there is none."""
     max_samples: Count = 0
     """The most that fit this rank's memory now; 0 says nothing."""
+    cost: Annotated[float, Meta(ge=0, le=1e30)] = 0.0
+    """Of all samples together by the user's own count (tokens, pixels); 0 = not counted."""
 
 
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):
     """Worker to manager: this rank ends its part of the job."""
 
     rank: Rank
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
+    """Whoever may connect to the manager: show a job. No job is joined by it, and no size moves."""
+
+    job: Annotated[str, Meta(max_length=256)] = ""
+    """Empty: the jobs there are."""
+    first: Rank = 0
+    most: Annotated[int, Meta(ge=1, le=1024)] = 1024
+    """Ranks to show, from the first on."""
+    thresholds: Annotated[dict[str, float], Meta(max_length=32)] = {}
+    """Thresholds of detectors to change first, as in {"rolling.ratio": 1.4}."""
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
@@ -103,12 +117,63 @@ class Plan(Message, frozen=True, kw_only=True, tag="plan"):
     """Samples of each rank, in order of rank; they add up to the global batch."""
 
 
-ToManager = Hello | Report | Bye
+class Flag(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that is slow, or that has more to do than others, and why."""
+
+    rank: int
+    slow: bool
+    """False: it was given more and is not slow."""
+    since: int
+    """Iteration; -1 where not slow."""
+    slowdown: float
+    """Times slower than expected."""
+    lasting: bool
+    detectors: tuple[str, ...]
+    cause: str
+    evidence: str
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True, tag="seen"):
+    """Manager to whoever looked: a job at this moment; arrays have one entry for each rank shown."""
+
+    jobs: tuple[str, ...]
+    """All that it has, the first 1,000."""
+    job: str = ""
+    """Empty where there is no such job, or none was asked for."""
+    problem: str = ""
+    """Why thresholds were not changed."""
+    incarnation: str = ""
+    world_size: int = 0
+    global_batch: int = 0
+    iteration: int = -1
+    iteration_time_s: float = 0.0
+    wait_share: float = 0.0
+    lag: int = 0
+    mode: str = ""
+    predictor: str = ""
+    forecast_error_percent: float = float("nan")
+    plan_changes: int = 0
+    saved_share: float = 0.0
+    first: int = 0
+    machines: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    own_time_s: tuple[float, ...] = ()
+    wait_s: tuple[float, ...] = ()
+    relative_speed: tuple[float, ...] = ()
+    """Of the job's median; NaN before any."""
+    forecast_error: tuple[float, ...] = ()
+    """Recent mean, as a share."""
+    flags: tuple[Flag, ...] = ()
+    thresholds: dict[str, float] = {}
+
+
+ToManager = Hello | Report | Bye | Look
 ToWorker = Welcome | Refused | Unknown | Plan
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_manager = msgspec.msgpack.Decoder(ToManager).decode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode
+decode_seen = msgspec.msgpack.Decoder(Seen).decode
 
 
 class EmbeddedOrders(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,8 +5,6 @@ ranks that are flagged are looked at one by one. Knows nothing of sockets or clo
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +12,7 @@ import numpy.typing as npt
 from lbbsp.core import causes
 from lbbsp.core.causes import Cause, Diagnosis
 from lbbsp.core.detectors import make
+from lbbsp.core.events import Change, Event, Straggler
 from lbbsp.core.flags import LASTING, Flags
 from lbbsp.core.profiles import Profiles
 from lbbsp.core.sight import Judgement, Sight, low_median
@@ -21,6 +20,8 @@ from lbbsp.errors import ConfigError
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+
+__all__ = ["Change", "Event", "Straggler", "Stragglers"]
 
 DEFAULT = ("rolling", "history")
 SILENT, NETWORK = "silent", "network"
@@ -32,41 +33,6 @@ MOST_EXPLAINED = 16
 """Flagged ranks that are explained in one iteration."""
 _LATE = 0.25
 """A reduction is late by this share of an iteration, and by three times the usual."""
-
-
-class Change(StrEnum):
-    """What happened to a flag."""
-
-    RAISED = "raised"
-    EXPLAINED = "explained"
-    CLEARED = "cleared"
-
-
-@dataclass(frozen=True)
-class Event:
-    """A flag was raised, explained or cleared."""
-
-    change: Change
-    rank: int
-    iteration: int
-    since: int
-    slowdown: float
-    """Times slower than expected; NaN where it is silent."""
-    detectors: tuple[str, ...]
-    diagnosis: Diagnosis
-
-
-@dataclass
-class Straggler:
-    """A rank that is flagged now."""
-
-    rank: int
-    since: int
-    """Iteration of the first suspicion."""
-    slowdown: float
-    detectors: tuple[str, ...]
-    diagnosis: Diagnosis
-    lasting: bool = False
 
 
 class Stragglers:
@@ -92,7 +58,10 @@ class Stragglers:
         self._profiles = Profiles(ranks, sensors)
         self._silent: BoolArray = np.zeros(ranks, dtype=np.bool_)
         self._quiet_s: Array = np.zeros(ranks)
-        self._newest: Sight | None = None
+        self.newest: Sight | None = None
+        """The newest iteration that was seen."""
+        self.forecast_error: Array = np.full(ranks, np.nan)
+        """Recent mean error of forecasts, as a share."""
 
     def adjust(self, detector: str, **options: float) -> None:
         """Change a detector's thresholds from the next iteration on.
@@ -114,13 +83,16 @@ class Stragglers:
 
     def see(self, sight: Sight) -> list[Event]:
         """Take one closed iteration; what changed."""
-        self.iteration, self._newest = sight.iteration, sight
+        self.iteration, self.newest = sight.iteration, sight
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             judged = {name: detector.judge(sight) for name, detector in self._detectors.items()}
             for name, judgement in judged.items():
                 self._flags[name].see(sight.iteration, judgement)
             self._profiles.see(sight, ~self._suspicious() & (self._flags[NETWORK].count == 0))
             self._flags[NETWORK].see(sight.iteration, self._network(sight))
+            error = np.abs(sight.forecast_s / sight.reference_s - 1.0)
+        mixed = self.forecast_error + 0.05 * (error - self.forecast_error)
+        self.forecast_error = np.where(np.isnan(mixed), np.fmax(self.forecast_error, error), mixed)
         self.slowdown = self._worst(list(judged.values()))
         return self._settle()
 
@@ -129,18 +101,17 @@ class Stragglers:
         self._silent, self._quiet_s = silent.copy(), quiet_s
         return self._settle()
 
-    def note(self, rank: int) -> Diagnosis | None:
-        """Why a rank that is not flagged takes longer than others, where that is so: it was given more."""
-        sight = self._newest
-        if sight is None or rank in self.flagged:
-            return None
-        own_s, share = sight.time_s[rank], np.nanmean(sight.samples)
-        middle_s = low_median(sight.time_s)
-        if not (own_s > 1.25 * middle_s and sight.samples[rank] > 1.1 * share):
-            return None
-        return causes.more_by_plan(
-            float(sight.samples[rank]), float(share), float(own_s), float(sight.reference_s[rank])
-        )
+    def given_more(self) -> dict[int, Diagnosis]:
+        """Ranks that take longer than others only because they were given more, and the figures."""
+        sight = self.newest
+        if sight is None:
+            return {}
+        with np.errstate(invalid="ignore"):
+            longer = sight.time_s > 1.25 * low_median(sight.time_s)
+            more = np.flatnonzero(longer & (sight.samples > 1.1 * low_median(sight.samples))).tolist()
+        share = float(np.nansum(sight.samples)) / self.ranks
+        rows = {rank: (sight.samples[rank], share, sight.time_s[rank], sight.reference_s[rank]) for rank in more}
+        return {rank: causes.more_by_plan(*map(float, row)) for rank, row in rows.items() if rank not in self.flagged}
 
     def _suspicious(self) -> BoolArray:
         counts = [self._flags[name].count > 0 for name in self._detectors]

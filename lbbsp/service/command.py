@@ -36,12 +36,16 @@ def command(
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve a network without keys.")] = False,
     predictor: Annotated[str, typer.Option(help="What forecasts speeds.")] = "ema",
     rule: Annotated[str, typer.Option(help="Sizes by: auto, speed, adaptive, leader-straggler, linear.")] = "auto",
+    on_straggler: Annotated[
+        str, typer.Option(help="Command to run when a rank is flagged as slow and when it is not any more.")
+    ] = "",
     log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.INFO,
     embedded: Annotated[bool, typer.Option("--embedded", hidden=True)] = False,
 ) -> None:
     """Serve jobs: reports in, batch sizes out. Ends on SIGTERM."""
     _configure_logging(log_level, embedded)
-    options = _embedded_options(bind) if embedded else ManagerOptions(bind=bind, insecure=insecure)
+    given = ManagerOptions(bind=bind, insecure=insecure, on_straggler=on_straggler)
+    options = _embedded_options(bind) if embedded else given
     options.check()
     daemon = Daemon(options, JobTable(sizer_maker(predictor, rule), sensors_every(predictor)))
     gc.freeze()  # what is imported by now stays: no collection need look at it again

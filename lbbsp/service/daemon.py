@@ -49,7 +49,7 @@ class Daemon:
         self, options: ManagerOptions, table: JobTable, *, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._table = table
-        self._watch = Watch(table)
+        self._watch = Watch(table, options.on_straggler)
         self._clock = clock
         self._parent = options.parent
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -12,14 +12,14 @@ from lbbsp.core.rules import choose
 from lbbsp.errors import BoundsError
 from lbbsp.predictors import PREDICTORS
 from lbbsp.predictors import make as make_predictor
-from lbbsp.protocol import Hello, Refused, ToWorker, Welcome
+from lbbsp.protocol import Hello, Refused, Seen, ToWorker, Welcome
 from lbbsp.service.agreement import job_spec
 from lbbsp.service.live import Live
 from lbbsp.service.roster import Roster
 
 log = logging.getLogger(__name__)
 
-Reply = tuple[bytes, ToWorker]
+Reply = tuple[bytes, ToWorker | Seen]
 MakeSizer = Callable[[JobSpec, bool], BatchSizeManager]
 """A sizing core from what the job is and whether it only observes."""
 

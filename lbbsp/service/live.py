@@ -1,14 +1,20 @@
-"""One running incarnation of a job: reports in, plans out, and who has fallen silent.
+"""One running incarnation of a job: reports in, plans out, who has fallen silent and who is slow.
 
 No sockets; times by the manager's clock come in as arguments, in seconds.
 """
 
 import math
+from collections import deque
+
+import numpy as np
 
 from lbbsp.core.manager import BatchSizeManager, JobStats, PlanMade, RejectedReport
+from lbbsp.core.stragglers import Event, Stragglers
 from lbbsp.protocol import Hello, Plan, Report
 from lbbsp.service.roster import Roster
 from lbbsp.service.silence import Silence
+
+MOST_EVENTS = 256
 
 
 class Live:
@@ -26,6 +32,12 @@ class Live:
         self.silence = Silence(self.hello.world_size, now_s)
         self.started_s = now_s
         self.newest_iteration = -1
+        self.machines = tuple(roster.hellos[rank].machine for rank in range(self.hello.world_size))
+        self.stragglers = Stragglers(self.hello.world_size, self.hello.sensors)
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        """Of stragglers, not told yet."""
+        self._input_s = np.zeros(self.hello.world_size)
+        self._cost = np.full(self.hello.world_size, np.nan)
         self._roster = roster
         self._columns = {
             rank: _columns(self.hello.sensors, hello.sensors)
@@ -56,7 +68,21 @@ class Live:
         )
         self.silence.heard(report.rank, report.iteration, now_s)
         self.newest_iteration = max(self.newest_iteration, report.iteration)
+        self._input_s[report.rank] = report.input_s / report.draws
+        if report.cost:
+            self._cost[report.rank] = report.cost / max(1, report.samples)
         return None if made is None else self._plan(made)
+
+    def catch_up(self) -> None:
+        """What could wait until the newest plan had left: bookkeeping, and a look for stragglers."""
+        self.sizer.catch_up()
+        sight = self.sizer.sight(self._input_s.copy(), self._cost.copy())
+        if sight is not None and sight.iteration > self.stragglers.iteration:
+            self.events.extend(self.stragglers.see(sight))
+
+    def look(self, now_s: float) -> None:
+        """Take note of who is silent; about once a second, after `silence` was looked at."""
+        self.events.extend(self.stragglers.hear(self.silence.silent, now_s - self.silence.heard_s))
 
     def bye(self, rank: int) -> bool:
         """This rank has ended; True when all have."""

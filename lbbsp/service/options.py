@@ -28,6 +28,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     keys: ServerKeys | None = None
     insecure: bool = False
     """Serve beyond this machine without keys."""
+    on_straggler: str = ""
+    """Command to run when a rank is flagged as slow and when that ends."""
     parent: int | None = None
     """End when this process is our parent no longer (an embedded manager); None: live on."""
 

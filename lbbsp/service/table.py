@@ -9,10 +9,11 @@ import logging
 import msgspec
 
 from lbbsp.core.manager import RejectedReport
-from lbbsp.protocol import Bye, Hello, Refused, Report, ToManager, Unknown, decode_to_manager
+from lbbsp.protocol import Bye, Hello, Look, Refused, Report, ToManager, Unknown, decode_to_manager
 from lbbsp.service.agreement import unsound
 from lbbsp.service.job import Job, MakeSizer, Reply, refusal
 from lbbsp.service.live import Live
+from lbbsp.service.looks import Looks
 from lbbsp.service.rejections import Rejections
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class JobTable:
         self._make_sizer = make_sizer
         self._sensors_every = sensors_every
         self._behind: list[Live] = []
+        self._looks = Looks()
         self._reminded_s: dict[bytes, float] = {}
 
     def handle(self, peer: bytes, frame: bytes, now_s: float) -> list[Reply]:
@@ -76,6 +78,8 @@ class JobTable:
                 return self._hello(peer, message, now_s)
             case Bye():
                 return self._bye(peer, message)
+            case Look():
+                return [(peer, self._looks.answer(message, self.jobs, now_s))]
 
     def forget_vanished(self, now_s: float) -> None:
         """Drop jobs that nobody has spoken for in an hour."""
@@ -117,7 +121,7 @@ class JobTable:
         """Let jobs that have just made a plan do what could wait until it had left."""
         behind, self._behind = self._behind, []
         for live in behind:
-            live.sizer.catch_up()
+            live.catch_up()
 
     def _hello(self, peer: bytes, hello: Hello, now_s: float) -> list[Reply]:
         reason = unsound(hello)
