@@ -59,6 +59,7 @@ class OwnTime:
         self._window = Window()
         self._since: Any = None
         self._tail_since_s: float | None = None
+        self._before_tail = 0
         self._tails: deque[float] = deque(maxlen=REMEMBERED_TAILS)
 
     def start(self) -> None:
@@ -75,6 +76,7 @@ class OwnTime:
     def start_tail(self) -> None:
         """A reduction has ended; what follows up to the next draw is the tail."""
         self._tail_since_s = self._clock()
+        self._before_tail = len(self._window.segments)
         self.start()
 
     def end_tail(self, iteration_s: float, outside: bool = False) -> None:
@@ -90,8 +92,7 @@ class OwnTime:
         tail_s = self._clock() - self._tail_since_s
         self._tail_since_s = None
         if outside or self._unusual(tail_s, iteration_s):
-            if self._window.segments:
-                self._window.segments.pop()
+            del self._window.segments[self._before_tail :]
             self._window.stand_in_s += self.usual_tail_s
         else:
             self._tails.append(tail_s)

@@ -94,11 +94,13 @@ def settle(offers: Sequence[Offer]) -> Terms:
     for name in ALIKE:
         _require_alike(name, [getattr(offer, name) for offer in offers])
     first = offers[0]
-    global_batch = first.global_batch or sum(offer.batch_samples for offer in offers)
+    named = first.global_batch
+    global_batch = sum(offer.batch_samples for offer in offers) if named is None else named
+    most = [global_batch if offer.max_samples is None else offer.max_samples for offer in offers]
     bounds = Bounds(
         global_batch,
         np.array([offer.min_samples for offer in offers]),
-        np.array([min(offer.max_samples or global_batch, global_batch) for offer in offers]),
+        np.minimum(most, global_batch),
         first.granularity,
     )
     bounds.check()
