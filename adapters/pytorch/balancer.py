@@ -24,6 +24,7 @@ from lbbsp.adapters.pytorch.models import as_list, device_of, unwrap
 from lbbsp.adapters.pytorch.offers import Settings, of_loose_loop
 from lbbsp.core.bounds import Bounds
 from lbbsp.errors import ConfigError
+from lbbsp.worker.binding import Binding
 from lbbsp.worker.cursor import Part
 from lbbsp.worker.owntime import HostMarks
 from lbbsp.worker.session import Session
@@ -68,8 +69,11 @@ class Balancer:
         self._share = 1.0 / self.control.world_size
         self._draws: LooseDraws | None = None
         self._drawn = False
+        self._binding = Binding()
         stamp = None if device.type == "cuda" else marks.stamp
-        self._gradients = Gradients(ddps, stamp, self._ready, self.follower.reduced, self._waiting)
+        self._gradients = Gradients(
+            ddps, stamp, self._ready, self.follower.reduced, self._waiting, self._forward, self._binding.backward_done
+        )
         atexit.register(self.close)
 
     # --- loops without a DataLoader
@@ -132,7 +136,8 @@ class Balancer:
         if not valid_items >= 0:
             raise ConfigError(f"valid_items {valid_items} is no count: give the number of items, 0 or more")
         total = float(self.control.sum(as_tensor(valid_items)))
-        self._weigh(valid_items / total if total > 0 else 0.0)
+        self._share = valid_items / total if total > 0 else 0.0
+        self._gradients.fixed = self._weight()
 
     def stats(self) -> dict[str, float]:
         """Figures of this rank for any logger: sizes in samples, times in seconds, counts."""
@@ -159,8 +164,10 @@ class Balancer:
     # --- for the loader
 
     def use(self, part: Part) -> None:
-        """The batch under way is this part."""
-        self._weigh(part.samples / part.global_samples)
+        """A batch was drawn: its gradients will be weighed by this part."""
+        self._gradients.fixed = None
+        self._binding.drawn(part)
+        self._weigh_bound()
 
     def resume(self, global_batch: int, seed: int, reductions: int) -> None:
         """Go on after a checkpoint: the global batch is the checkpoint's, sizes start from the equal split."""
@@ -179,10 +186,19 @@ class Balancer:
 
     # --- inside
 
-    def _weigh(self, share: float) -> None:
-        self._share = share
-        world_size = self.control.world_size
-        self._gradients.weight = world_size * (share if self._reduction == "mean" else float(share > 0))
+    def _forward(self, samples: int | None) -> None:
+        self._binding.forward(samples)
+        self._weigh_bound()
+
+    def _weigh_bound(self) -> None:
+        part = self._binding.part
+        if part is not None and self._gradients.fixed is None:
+            self._share = part.samples / part.global_samples
+            self._gradients.weight = self._weight()
+
+    def _weight(self) -> float:
+        """W n / X' for a mean over the rank's batch; W for a sum, 0 without samples."""
+        return self.control.world_size * (self._share if self._reduction == "mean" else float(self._share > 0))
 
     def _ready(self, last_gradient: Any) -> None:
         self.follower.reduction(last_gradient)

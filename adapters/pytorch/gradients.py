@@ -38,6 +38,8 @@ class Gradients:
         ready: called once a backward pass that reduces, with the stamp of its last gradient.
         reduced: called when that reduction has ended.
         waiting: called with True before and with False after a collective inside forward.
+        forward: called as a forward pass with gradients begins, with its input's first dimension, None without one.
+        done: called when any backward pass has ended.
     """
 
     def __init__(
@@ -47,12 +49,18 @@ class Gradients:
         ready: Callable[[Any], None],
         reduced: Callable[[], None],
         waiting: Callable[[bool], None],
+        forward: Callable[[int | None], None],
+        done: Callable[[], None],
     ) -> None:
         self.weight = 1.0
-        """W n / X' of the batch under way."""
+        """W n / X' of the batch that a forward pass would belong to now; outputs carry it to their backward pass."""
+        self.fixed: float | None = None
+        """Said by the loop itself: holds for backward passes from now on, whatever their outputs carry."""
+        self._used = 1.0
         self.fault: Exception | None = None
         """What went wrong in a callback: raised inside, it would cancel DDP's own; the next draw raises it."""
         self._stamp, self._ready, self._reduced, self._waiting = stamp, ready, reduced, waiting
+        self._forward, self._done = forward, done
         self._last: Any = None
         self._pending = False
         self._handles: list[Any] = []
@@ -73,28 +81,34 @@ class Gradients:
 
     def _hook_forward(self, model: Model) -> None:
         ddp = model.ddp
-        self._handles.append(ddp.register_forward_pre_hook(lambda module, args: self._before_forward(model)))
+        self._handles.append(
+            ddp.register_forward_pre_hook(
+                lambda module, args, named: self._before_forward(model, args, named), with_kwargs=True
+            )
+        )
         self._handles.append(ddp.register_forward_hook(lambda module, args, output: self._after_forward(output)))
         if ddp.broadcast_buffers and any(True for _ in ddp.module.buffers()):
             before, after = (lambda *_: self._waiting(True)), (lambda *_: self._waiting(False))
             self._handles.append(ddp.register_forward_pre_hook(before))
             self._handles.append(ddp.module.register_forward_pre_hook(after))
 
-    def _before_forward(self, model: Model) -> None:
+    def _before_forward(self, model: Model, args: Any, named: Any) -> None:
         if model.ddp._join_config.enable:
             raise UnsupportedError(
                 "the loop runs under Join, which is for uneven numbers of iterations: with balance() all ranks "
                 "have the same number; take Join away"
             )
         self._pending = False
-        if torch.is_grad_enabled() and model.ddp.require_backward_grad_sync:
-            model.armed = True
+        if torch.is_grad_enabled():
+            self._forward(next((len(tensor) for tensor in _tensors((args, named)) if tensor.dim()), None))
+            model.armed |= bool(model.ddp.require_backward_grad_sync)
 
     def _after_forward(self, output: Any) -> None:
         """The gradient of an output is the first event of a backward pass, in its outermost graph task."""
+        weight = self.weight
         for tensor in _tensors(output):
             if tensor.requires_grad:
-                tensor.register_hook(self._begin)  # type: ignore[no-untyped-call]
+                tensor.register_hook(lambda _: self._begin(weight))  # type: ignore[no-untyped-call]
 
     def _hook_parameter(self, model: Model, parameter: torch.nn.Parameter) -> None:
         with torch.enable_grad():
@@ -102,10 +116,10 @@ class Gradients:
 
         def before(gradients: Tensors) -> Tensors | None:
             model.seen = True
-            self._begin()
+            self._begin(None)
             if self._stamp is not None:
                 self._last = self._stamp()
-            weight = self.weight
+            weight = self._used
             if weight == 1.0:
                 return None
             if weight == 0.0:
@@ -115,11 +129,19 @@ class Gradients:
         self._nodes.append(node)
         self._handles.append(node.register_prehook(before))
 
-    def _begin(self, gradient: Any = None) -> None:
-        """The first event of a backward pass queues the callback of its end."""
+    def _begin(self, weight: float | None) -> None:
+        """The first event of a backward pass queues the callback of its end; later outputs must weigh the same."""
+        if self.fixed is not None:
+            weight = self.fixed
         if not self._pending:
             self._pending = True
+            self._used = self.weight if weight is None else weight
             queue_callback(self._end)
+        elif weight is not None and weight != self._used and self.fault is None:
+            self.fault = UnsupportedError(
+                "one backward pass went through batches of two draws with different sizes, whose gradients can't be "
+                "weighed apart: call backward once for each batch"
+            )
 
     def _end(self) -> None:
         """The gradients of this backward pass are done; DDP has not waited for its reduction yet."""
@@ -132,6 +154,7 @@ class Gradients:
                 model.armed = False
             self._call(lambda: self._ready(self._last))
             queue_callback(lambda: self._call(self._reduced))
+        self._done()
 
     def _call(self, function: Callable[[], None]) -> None:
         try:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from lbbsp.adapters.pytorch.loose import LooseDraws
+from lbbsp.adapters.pytorch.planned import cut_to_nothing
 from lbbsp.errors import ConfigError, UnsupportedError
 from lbbsp.worker.vector import IntArray
 
@@ -50,6 +51,10 @@ class Streamed:
     def take(self, samples: int) -> list[Any]:
         """The next samples; they are held."""
         return [self._held.popleft() for _ in range(samples)]
+
+    def next_one(self) -> Any:
+        """The next sample, which stays: it stands in where an empty batch is to be collated."""
+        return self._held[0]
 
 
 def shares(sizes: IntArray, held: IntArray, least: IntArray) -> IntArray | None:
@@ -113,6 +118,11 @@ class StreamLoader:
         """What each rank held at the newest reduction, (ranks,)."""
         return self._waits[-1]()
 
+    def gather(self, held: int) -> IntArray:
+        """Tell the others here and now what this rank holds; what each holds, (ranks,). All ranks must call."""
+        self._waits.append(self.balancer.control.post_gather(held))
+        return self.gathered()
+
     def _post(self) -> None:
         """At each reduction: tell the others what this rank holds."""
         main = self.balancer.follower.places.main
@@ -145,10 +155,10 @@ class StreamIterator(Iterator[Any]):
             self._end()
             raise StopIteration
         mine = int(taken[balancer.session.rank])
-        samples = self._stream.take(mine)
-        part = max(mine, int(sizes.sum()) // len(sizes))
-        self.held = self._stream.hold((self._most_draws + SPARE) * part)
-        batch = self._loader.collate_fn(samples)
+        batch = self._loader.collate_fn(self._stream.take(mine) if mine else [self._stream.next_one()])
+        self._hold(taken)
+        if not mine:
+            batch = cut_to_nothing(batch)
         if self._loader.pin_memory:
             batch = pin_memory(batch)  # type: ignore[no-untyped-call]
         self.draws.drawn(taken, balancer.clock() - began_s)
@@ -163,11 +173,30 @@ class StreamIterator(Iterator[Any]):
         self._most_draws = max(self._most_draws, self._draws_since)
         if self._post == self._first_post:
             return self._first(sizes)
-        held = self._loader.gathered() - self._taken_since
-        taken = shares(sizes, held, self._loader.balancer.terms.bounds.min_samples)
+        least = self._loader.balancer.terms.bounds.min_samples
+        taken = shares(sizes, self._loader.gathered() - self._taken_since, least)
+        if taken is None:
+            taken = shares(sizes, self._gathered_anew(sizes), least)
         if taken is not None:
             self._taken_since += taken
         return taken
+
+    def _gathered_anew(self, sizes: IntArray) -> IntArray:
+        """What each rank holds now: at the end, or where an iteration has more draws than those before it had.
+
+        All ranks find at the same draw that the newest gather falls short, so all gather again.
+        """
+        self._hold(sizes)
+        own = self._loader.balancer.follower.own
+        own.stop()
+        self._taken_since[:] = 0
+        held = self._loader.gather(self.held)
+        own.start()
+        return held
+
+    def _hold(self, sizes: IntArray) -> None:
+        part = max(int(sizes[self._loader.balancer.session.rank]), int(sizes.sum()) // len(sizes))
+        self.held = self._stream.hold((self._most_draws + SPARE) * part)
 
     def _first(self, sizes: IntArray) -> IntArray:
         """Before the first reduction nobody knows what the others hold: each must have its part.
@@ -176,9 +205,10 @@ class StreamIterator(Iterator[Any]):
             ConfigError: this rank's stream is shorter than that.
         """
         rank = self._loader.balancer.session.rank
-        if (have := self._stream.hold(int(sizes[rank]))) < int(sizes[rank]):
+        least = max(1, int(sizes[rank]))
+        if (have := self._stream.hold(least)) < least:
             raise ConfigError(
-                f"rank {rank}'s stream holds {have} samples, its first batch {int(sizes[rank])}: give each rank at "
+                f"rank {rank}'s stream holds {have} samples, its first batch {least}: give each rank at "
                 "least one batch, or use a smaller batch size"
             )
         return sizes

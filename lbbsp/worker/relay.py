@@ -303,7 +303,8 @@ class Relay(threading.Thread):
         why = fits(sizes, self._bounds)
         if why is not None:
             self.plans_refused += 1
-            log.warning("plan %d does not fit and is ignored: %s", plan.version, why)
+            if self.plans_refused == 1:
+                log.warning("plan %d does not fit and is ignored, as any more will be: %s", plan.version, why)
             return replace(old, based_on_iteration=plan.based_on_iteration)
         self.plans_taken += 1
         return replace(old, sizes=sizes, version=plan.version, based_on_iteration=plan.based_on_iteration)

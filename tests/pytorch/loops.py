@@ -297,3 +297,33 @@ def two_optimizers(side: Side) -> None:
     """AdamW sees the same too."""
     side.optimizers[0] = torch.optim.AdamW(side.raw[0].parameters(), lr=1e-2)
     plain(side)
+
+
+def drawing_ahead(side: Side) -> None:
+    """As loops with a CUDA prefetcher do."""
+    batches = iter(side.batches)
+    following = next(batches, None)
+    while following is not None:
+        (x, y), following = following, next(batches, None)
+        mse(side.model(x), y).backward()
+        side.step()
+
+
+def drawing_between(side: Side) -> None:
+    """The next draw comes between forward and backward."""
+    batches = iter(side.batches)
+    following = next(batches, None)
+    while following is not None:
+        x, y = following
+        loss = mse(side.model(x), y)
+        following = next(batches, None)
+        loss.backward()
+        side.step()
+
+
+def two_batches_a_step(side: Side) -> None:
+    """One backward pass through two draws of the same sizes."""
+    batches = iter(side.batches)
+    for (x, y), (x2, y2) in zip(batches, batches, strict=False):
+        (mse(side.model(x), y) + mse(side.model(x2), y2)).backward()
+        side.step()
