@@ -22,6 +22,8 @@ COMMANDS = {
     "compare": "lbbsp.compare",
     "demo": "lbbsp.demo.command",
     "doctor": "lbbsp.doctor.command",
+    "top": "lbbsp.top.command",
+    "stragglers": "lbbsp.top.stragglers",
 }
 
 

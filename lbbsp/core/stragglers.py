@@ -23,7 +23,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 __all__ = ["Change", "Event", "Straggler", "Stragglers"]
 
-DEFAULT = ("rolling", "history")
+DEFAULT = ("history",)
 SILENT, NETWORK = "silent", "network"
 """Found apart from the registry: by the manager's clock, and by waits."""
 FRESH = 5
