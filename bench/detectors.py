@@ -180,9 +180,7 @@ def simulated(seeds: int) -> dict[str, object]:
         "by_sizes": {s: {name: tally.row() for name, tally in rows.items()} for s, rows in by_sizes.items()},
         "flagged_rank_given_twice": twice,
         "cause_accuracy": round(float(np.mean(right)), 3),
-        "wrong_causes": sorted(
-            {f"{case}: {cause or 'not flagged'}" for case, cause in causes if cause != CAUSES[case]}
-        ),
+        "wrong_causes": sorted(wrong),
     }
 
 

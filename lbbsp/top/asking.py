@@ -63,7 +63,7 @@ class Asker:
     def _nobody(self, patience_s: float) -> str:
         return (
             f"no manager answers at {self.address} in {patience_s:.0f} s: is `lbbsp manager` running there, and of "
-            "this version? Give --manager tcp://HOST:PORT or set LBBSP_MANAGER (a job's own manager answers its ranks only)"
+            "this version? Give --manager tcp://HOST:PORT or set LBBSP_MANAGER (a job's own manager answers its ranks)"
         )
 
 
