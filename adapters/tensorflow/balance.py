@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from lbbsp.adapters.tensorflow import chain, cluster, source
 from lbbsp.adapters.tensorflow.dataset import BalancedDataset
-from lbbsp.errors import ConfigError
+from lbbsp.adapters.tensorflow.servers import ServedDataset
+from lbbsp.errors import ConfigError, UnsupportedError
 from lbbsp.worker.identity import device_name, machine_name
 from lbbsp.worker.session import manager_address
 from lbbsp.worker.terms import Offer
@@ -54,14 +55,15 @@ def balance(
     job: str | None = None,
     mode: str = "balance",
     reduction: str | None = None,
-) -> tuple[BalancedDataset, OptimizerT]:
+) -> tuple[Any, OptimizerT]:
     """Give each rank the part of every global batch that its speed deserves. All ranks must call.
 
     Args:
         dataset: arrays or tensors (alone, in a tuple or dict), a sequence of samples, or a tf.data pipeline of
             from_tensor_slices() or range() with shuffle, map, batch and prefetch; its batch size is the global batch.
         optimizer: a Keras optimizer made under strategy.scope(); returned itself, its apply_gradients() balanced.
-        strategy: a tf.distribute.MultiWorkerMirroredStrategy with one device in each process.
+        strategy: a tf.distribute.MultiWorkerMirroredStrategy with one device in each process, or a
+            ParameterServerStrategy, in the coordinator's process.
         global_batch: samples of one iteration over all ranks; needed where the dataset makes no batches.
         map: called with each rank's part of a batch, after slicing, as tf.data calls a map function.
         shuffle: a new permutation each epoch; default: whether the pipeline shuffles, False for arrays.
@@ -81,15 +83,14 @@ def balance(
             Default: "sum" where the step reads `dataset.global_samples`, else "mean".
 
     Returns:
-        A dataset that gives each rank its part of each global batch, to be passed to strategy.run() as it is, and the
-        optimizer.
+        A dataset that gives each rank its part of each global batch, to be passed to strategy.run() as it is (a
+        BalancedDataset; a ServedDataset with parameter servers), and the optimizer.
 
     Raises:
         UnsupportedError: data, strategy or optimizer that can't be served exactly; says what works.
         ConfigError: values that can't be met, or that differ between ranks.
     """
-    here = cluster.place(strategy)
-    data = _with(_data(dataset), map)
+    data = _data(dataset)
     offer = Offer(
         batch_samples=0,
         dataset_samples=data.source.samples if data.source else None,
@@ -110,7 +111,30 @@ def balance(
     )
     offer = replace(offer, problem=data.problem or _problem(offer, reduction))
     shuffled = data.shuffle if shuffle is None else shuffle
-    return BalancedDataset(strategy, here, data.source, offer, optimizer, shuffled, reduction), optimizer
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return _served(data, map, offer, optimizer, shuffled, reduction), optimizer
+    here = cluster.place(strategy)
+    mapped = data.source if map is None or data.source is None else source.Mapped(data.source, map)
+    return BalancedDataset(strategy, here, mapped, offer, optimizer, shuffled, reduction), optimizer
+
+
+def _served(
+    data: Data,
+    function: Callable[..., Any] | None,
+    offer: Offer,
+    optimizer: Any,
+    shuffle: bool,
+    reduction: str | None,
+) -> ServedDataset:
+    """The dataset of a coordinator, who offers for all its workers."""
+    workers = cluster.workers()
+    if reduction == "sum":
+        offer = replace(offer, problem='with ParameterServerStrategy a step\'s loss is a "mean" over its own batch')
+    offers = [replace(offer, lookahead=0, machine=name) for name in workers]
+    if data.source is None or offer.problem is not None:
+        raise UnsupportedError(offer.problem or "there is no source of samples")
+    balanced = len(workers) > 1 and os.environ.get("LBBSP_DISABLE") != "1"
+    return ServedDataset(data.source, function, offers, optimizer, shuffle, balanced)
 
 
 def _data(dataset: Any) -> Data:
@@ -122,12 +146,6 @@ def _data(dataset: Any) -> Data:
         return Data(source.of(dataset))
     except ConfigError as error:
         return Data(None, problem=str(error))
-
-
-def _with(data: Data, function: Callable[..., Any] | None) -> Data:
-    if function is None or data.source is None:
-        return data
-    return replace(data, source=source.Mapped(data.source, function))
 
 
 def _problem(offer: Offer, reduction: str | None) -> str | None:

@@ -25,8 +25,7 @@ def place(strategy: Any) -> Place:
         UnsupportedError: another strategy, or several devices in this process; says what works.
         ConfigError: called inside strategy.scope().
     """
-    if tf.distribute.has_strategy():
-        raise ConfigError("balance() was called inside strategy.scope(): call it after the scope has ended")
+    _outside()
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         raise UnsupportedError(_refusal(strategy))
     resolver = strategy.cluster_resolver
@@ -43,6 +42,23 @@ def place(strategy: Any) -> Place:
     rank = members.index((resolver.task_type, resolver.task_id))
     kind, index = members[0]
     return Place(rank, world_size, str(spec[kind][index]).rpartition(":")[0].strip("[]"))
+
+
+def workers() -> list[str]:
+    """The names of a ParameterServerStrategy's workers, in order.
+
+    Raises:
+        ConfigError: called inside strategy.scope().
+    """
+    _outside()
+    places = [tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices("CPU")]
+    tasks = sorted({int(place.task or 0) for place in places if place.job == "worker"})
+    return [f"worker/{task}" for task in tasks]
+
+
+def _outside() -> None:
+    if tf.distribute.has_strategy():
+        raise ConfigError("balance() was called inside strategy.scope(): call it after the scope has ended")
 
 
 def _refusal(strategy: Any) -> str:
