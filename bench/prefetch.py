@@ -1,4 +1,4 @@
-"""Loader workers and freshness: stock prefetch against chunks against no workers, with neighbours that stay for seconds.
+"""Loader workers and freshness: stock prefetch, chunks and no workers, with neighbours that stay for seconds.
 
 Two real workers, a core each, num_workers=2, prefetch_factor=4; the same seeded neighbours in each run. `slowdown` is
 the iteration time over the ideal from both ranks' measured work rates, `lag` the median by based_on_iteration,

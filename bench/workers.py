@@ -17,7 +17,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
-BUSY = "import os,sys,time\nos.sched_setaffinity(0,{int(sys.argv[1])})\nwhile os.getppid()==int(sys.argv[2]): sum(range(10000))"
+BUSY = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+while os.getppid() == int(sys.argv[2]):
+    sum(range(10000))
+"""
 
 
 def launch(script: str, ranks: int, arguments: list[str], timeout_s: float) -> None:
