@@ -22,7 +22,9 @@ class Binding:
         self._ahead: bool | None = None
 
     def drawn(self, part: Part) -> None:
-        """A draw has its data."""
+        """A draw has its data; told again, it is shorter than it was planned."""
+        if self._waiting and self._waiting[-1].draw == part.draw:
+            self._waiting.pop()
         self._waiting.append(part)
         if not self._under_way:
             self.part = part
