@@ -22,6 +22,8 @@ from lbbsp.core.stragglers import DEFAULT, Stragglers
 
 RANKS, ONSET, LENGTH, ITERATIONS = 8, 100, 100, 260
 WITHIN, LINGER = 10, 12
+MOST = 400
+"""Iterations of a recording that are used."""
 NAMES = tuple(DETECTORS)
 BASELINE = "assumes equal work: threshold"
 SENSORS = ("cpu_busy_share", "own_cpu_cores", "preemptions_per_s", "psi_io_share")
@@ -138,7 +140,7 @@ def _twice(sizes: np.ndarray) -> np.ndarray:
 def on_recording(path: Path, factor: float, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Flags by detector on recorded times with one worker slowed, which are not touched otherwise."""
     job = recording.read(path)
-    iterations, ranks = job.own_time_s.shape
+    iterations, ranks = min(MOST, len(job.own_time_s)), len(job.workers)
     slow = np.ones((iterations, ranks))
     begin, rank = iterations // 2, seed % ranks
     slow[begin : begin + 60, rank] = factor

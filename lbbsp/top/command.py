@@ -15,6 +15,8 @@ from lbbsp.top.asking import Asker, address_of, the_job
 from lbbsp.top.keys import Keys
 from lbbsp.top.screen import Screen
 
+PIPED_WIDTH = 160
+
 
 def command(
     job: Annotated[str | None, typer.Argument(help="Default: the only one there is.")] = None,
@@ -23,7 +25,8 @@ def command(
     once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
 ) -> None:
     """Show a job's ranks, live: batch, own time, wait, speed, who is slow and why."""
-    asker, console, screen = Asker(address_of(manager)), Console(), Screen()
+    asker, screen = Asker(address_of(manager)), Screen()
+    console = Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
     try:
         name = the_job(asker, job)
         if once:

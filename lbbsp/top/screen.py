@@ -80,8 +80,11 @@ class Screen:
     def draw(self, seen: Seen, height: int) -> RenderableType:
         """Everything, in so many lines."""
         why = seen.flags[: max(1, min(6, height // 5))]
+        short = len(seen.sizes) + 2 * len(why) + 6 > height
         rows = max(1, height - 6 - len(why))
-        return Group(_head(seen), self._table(seen, rows), *(_why(flag, seen) for flag in why), Text(HELP, style="dim"))
+        return Group(
+            _head(seen), self._table(seen, rows), *(_why(flag, seen, short) for flag in why), Text(HELP, style="dim")
+        )
 
     def order(self, seen: Seen) -> list[int]:
         """Rows of the answer as they are shown."""
@@ -149,8 +152,9 @@ def _number(value: float, form: str, unit: str = "") -> str:
     return "-" if math.isnan(value) else f"{value:{form}}{unit}"
 
 
-def _why(flag: Flag, seen: Seen) -> Text:
+def _why(flag: Flag, seen: Seen, short: bool) -> Text:
     row = flag.rank - seen.first
     machine = f" ({seen.machines[row]})" if 0 <= row < len(seen.machines) else ""
     since = f" since iteration {flag.since}" if flag.slow else ""
-    return Text(f"rank {flag.rank}{machine}{since}: {flag.cause}: {flag.evidence}", no_wrap=True, overflow="ellipsis")
+    text = f"rank {flag.rank}{machine}{since}: {flag.cause}: {flag.evidence}"
+    return Text(text, no_wrap=short, overflow="ellipsis" if short else "fold")
