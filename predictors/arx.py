@@ -8,7 +8,7 @@ the covariance's trace stays within its start, or inputs that rest for long woul
 import numpy as np
 
 from lbbsp.predictors.base import Array, Base
-from lbbsp.predictors.inputs import History, Inputs
+from lbbsp.predictors.inputs import History, Inputs, compressed
 
 LAGS = 2
 MEMORIES = (0.2, 0.02)
@@ -38,8 +38,9 @@ class Arx(Base):
         if self._rows is not None:
             change = (log_speed - self._inputs.history.steady) / self._inputs.step
             self._update(self._rows, np.clip(change, -MOST, MOST))
-        self._inputs.learn(log_speed, sensors)
-        self._rows = self._seen(self._inputs.history, sensors)
+        readings = compressed(sensors)
+        self._inputs.learn(log_speed, readings)
+        self._rows = self._seen(self._inputs.history, readings)
 
     def _update(self, rows: Array, target: Array) -> None:
         known = np.isfinite(target)
@@ -51,14 +52,14 @@ class Arx(Base):
         grown = np.minimum(1.0 / self.forgetting, self._most_trace / np.einsum("wii->w", self._covariance))
         self._covariance *= np.where(known, grown, 1.0)[:, None, None]
 
-    def _seen(self, history: History, sensors: Array) -> Array:
-        rows = self._inputs.rows(history, sensors)
+    def _seen(self, history: History, readings: Array) -> Array:
+        rows = self._inputs.rows(history, readings)
         return np.concatenate((rows, np.ones((self.workers, 1))), axis=1)
 
     def _forecast(self, sensors: Array, horizon: int) -> Array:
-        inputs, history = self._inputs, self._inputs.history
+        inputs, history, readings = self._inputs, self._inputs.history, compressed(sensors)
         for _ in range(horizon):
-            change = np.einsum("wi,wi->w", self._seen(history, sensors), self._weights)
+            change = np.einsum("wi,wi->w", self._seen(history, readings), self._weights)
             following = history.steady + inputs.step * np.clip(change, -MOST, MOST)
             history = history.after(np.clip(following, inputs.slowest, inputs.fastest))
         return np.exp(history.newest)

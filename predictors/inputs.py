@@ -85,12 +85,13 @@ class Spread:
     def learn(self, values: Array) -> None:
         """Take in (workers, columns); NaN counts for nothing."""
         known = np.isfinite(values)
-        number = np.maximum(known.sum(0), 1)
+        number = known.sum(0)
         away = np.where(known, values - self.mean, 0.0)
-        self.count += known.any(0)
-        share = np.where(known.any(0), np.maximum(self.share, 1.0 / np.maximum(self.count, 1.0)), 0.0)
-        move = away.sum(0) / number
-        self.variance += share * ((away**2).sum(0) / number - share * move**2 - self.variance)
+        self.count += number > 0
+        share = np.where(number > 0, np.maximum(self.share, 1.0 / np.maximum(self.count, 1.0)), 0.0)
+        move = away.sum(0) / np.maximum(number, 1)
+        squares = np.einsum("wc,wc->c", away, away) / np.maximum(number, 1)
+        self.variance += share * (squares - share * move**2 - self.variance)
         self.mean += share * move
 
     def scaled(self, values: Array) -> Array:
@@ -108,7 +109,8 @@ class Inputs:
 
     def __init__(self, workers: int, sensors: int, lags: int, shares: tuple[float, ...]) -> None:
         self.history = History.empty(workers, lags, shares)
-        self._largest: Array = np.zeros(len(self.history.gaps()))
+        self._gaps: Array = self.history.gaps()
+        self._largest: Array = np.zeros(len(self._gaps))
         self.width = len(self._largest) + sensors
         self.slowest: Array = np.full(workers, np.nan)
         self.fastest: Array = np.full(workers, np.nan)
@@ -121,14 +123,15 @@ class Inputs:
         usual = float(np.sqrt(self._changes.variance[0] + self._changes.mean[0] ** 2))
         return max(usual, 1e-4)
 
-    def learn(self, log_speed: Array, sensors: Array) -> None:
-        """Take in one finished iteration: log speeds (workers,), sensors (workers, sensors)."""
+    def learn(self, log_speed: Array, readings: Array) -> None:
+        """Take in one finished iteration: log speeds (workers,), compressed sensors (workers, sensors)."""
         self.slowest = np.fmin(self.slowest, log_speed)
         self.fastest = np.fmax(self.fastest, log_speed)
         self._changes.learn((log_speed - self.history.newest)[:, None])
-        self._largest = np.maximum(self._largest, np.abs(self.history.gaps()).max(1))
-        self._readings.learn(compressed(sensors))
+        self._largest = np.maximum(self._largest, np.maximum(self._gaps.max(1), -self._gaps.min(1)))
+        self._readings.learn(readings)
         self.history = self.history.after(log_speed)
+        self._gaps = self.history.gaps()
 
     def scales(self) -> dict[str, Array]:
         """What all workers share, by name: of each sensor and of changes of log speed; the largest gaps seen."""
@@ -143,15 +146,15 @@ class Inputs:
                 setattr(spread, part, scales[f"{name}_{part}"].copy())
         self._largest = scales["largest_gaps"].copy()
 
-    def rows(self, history: History, sensors: Array) -> Array:
-        """Inputs of each worker after that history and with these sensors, (workers, width), about 1 in size."""
+    def rows(self, history: History, readings: Array) -> Array:
+        """Inputs of each worker after that history and with these compressed sensors, (workers, width)."""
         most = np.minimum(BEYOND * self._largest, CLIP * self.step)
-        gaps = np.clip(history.gaps().T, -most, most) / self.step
-        return np.concatenate((gaps, self._readings.scaled(compressed(sensors))), axis=1)
+        gaps = self._gaps if history is self.history else history.gaps()
+        near = np.clip(gaps.T, -most, most) / self.step
+        return np.concatenate((near, self._readings.scaled(readings)), axis=1)
 
 
 def compressed(sensors: Array) -> Array:
     """Readings on a logarithmic scale that keeps sign and zero; infinite ones count as missing."""
-    known = np.where(np.isfinite(sensors), sensors, np.nan)
-    small: Array = np.sign(known) * np.log1p(np.abs(known))
-    return small
+    small: Array = np.copysign(np.log1p(np.abs(sensors)), sensors)
+    return np.where(np.isfinite(small), small, np.nan)

@@ -12,7 +12,7 @@ import numpy as np
 
 from lbbsp.predictors.base import Array, Base
 from lbbsp.predictors.guard import Guard
-from lbbsp.predictors.inputs import History, Inputs
+from lbbsp.predictors.inputs import History, Inputs, compressed
 from lbbsp.predictors.network import Network
 from lbbsp.predictors.rows import RowBuffer
 
@@ -56,6 +56,7 @@ class Narx(Base):
         self._rows: Array | None = None
         self._following: Array = np.full(workers, np.nan)
         self._seen: Array | None = None
+        self._readings: Array = np.full((workers, sensors), np.nan)
 
     def train(self, more: Callable[[], bool]) -> None:
         """One step of Adam on a batch of remembered iterations at a time, while more() is true."""
@@ -79,10 +80,11 @@ class Narx(Base):
         log_speed = np.log(speed)
         if self._rows is not None:
             self._compare(self._rows, log_speed)
-        self._inputs.learn(log_speed, sensors)
-        self._rows = self._inputs.rows(self._inputs.history, sensors)
+        readings = compressed(sensors)
+        self._inputs.learn(log_speed, readings)
+        self._rows = self._inputs.rows(self._inputs.history, readings)
         self._following = self._next(self._inputs.history, self._rows)
-        self._seen = sensors
+        self._seen, self._readings = sensors, readings
 
     def _compare(self, rows: Array, log_speed: Array) -> None:
         history, step, forecast = self._inputs.history, self._inputs.step, self._following
@@ -105,12 +107,13 @@ class Narx(Base):
         return np.concatenate((history.newest[None], history.means))
 
     def _forecast(self, sensors: Array, horizon: int) -> Array:
-        history, following = self._inputs.history, self._following
+        history, following, readings = self._inputs.history, self._following, self._readings
         if sensors is not self._seen:
-            following = self._next(history, self._inputs.rows(history, sensors))
+            readings = compressed(sensors)
+            following = self._next(history, self._inputs.rows(history, readings))
         for _ in range(horizon - 1):
             history = history.after(following)
-            following = self._next(history, self._inputs.rows(history, sensors))
+            following = self._next(history, self._inputs.rows(history, readings))
         candidates = np.concatenate((self._plain(), following[None]))
         chosen: Array = candidates[self._guard.chosen(), np.arange(self.workers)]
         return np.exp(chosen)
