@@ -92,7 +92,7 @@ def test_slices_share_each_batch_out_and_gradients_are_its_mean(
         assert slices[-1][1] == len(batch)
     means = np.array([float(batch.mean()) for batch in batches])
     whole = means[: len(means) // window * window].reshape(-1, window).sum(1)
-    weight, bias = (float(one) for one in model_of_one_process())
+    weight, bias = (one.item() for one in model_of_one_process())
     for one in seen:
         np.testing.assert_allclose(one.gradients, whole, rtol=1e-12, atol=1e-15)
         np.testing.assert_allclose(one.losses, weight * means + bias, rtol=1e-12, atol=1e-15)
