@@ -4,6 +4,7 @@
     ├── ConfigError (also ValueError)   what the user asked for can't be met or is unknown
     │   ├── BoundsError                 global batch, bounds and granularity exclude one another
     │   └── UnsupportedError            a loop, loader or model that we can't serve exactly; says what works
+    ├── MemoryLimitError                another rank has not the memory for a single sample
     ├── RefusedError                    the manager refused a hello
     ├── OutOfStepError                  ranks disagree on where they are: epoch, position, order of samples
     └── ServiceError                    the manager's process can't start or bind
@@ -30,6 +31,10 @@ class UnsupportedError(ConfigError):
 
 class RefusedError(LbbspError):
     """The manager refused a hello."""
+
+
+class MemoryLimitError(LbbspError):
+    """Another rank has not the memory for a single sample."""
 
 
 class OutOfStepError(LbbspError):

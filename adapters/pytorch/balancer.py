@@ -5,10 +5,11 @@ Made by balance(), or by hand for loops without a DataLoader: `batch_samples`, `
 
 import atexit
 import builtins
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -20,8 +21,10 @@ from lbbsp.adapters.pytorch.link import Control
 from lbbsp.adapters.pytorch.loader import as_tensor, require_thread
 from lbbsp.adapters.pytorch.loose import LooseDraws
 from lbbsp.adapters.pytorch.marks import CudaMarks
+from lbbsp.adapters.pytorch.memory import LastWords, Memory
 from lbbsp.adapters.pytorch.models import as_list, device_of, unwrap
 from lbbsp.adapters.pytorch.offers import Settings, of_loose_loop
+from lbbsp.adapters.pytorch.survive import Split, Step, Survivor
 from lbbsp.core.bounds import Bounds
 from lbbsp.errors import ConfigError
 from lbbsp.worker.binding import Binding
@@ -74,6 +77,9 @@ class Balancer:
         self._gradients = Gradients(
             ddps, stamp, self._ready, self.follower.reduced, self._waiting, self._forward, self._binding.backward_done
         )
+        self.memory = Memory(ddps, self.session.rank, self.terms.bounds)
+        self._last_words = LastWords(self.memory)
+        self._survivor = Survivor(self, ddps)
         atexit.register(self.close)
 
     # --- loops without a DataLoader
@@ -139,6 +145,26 @@ class Balancer:
         self._share = valid_items / total if total > 0 else 0.0
         self._gradients.fixed = self._weight()
 
+    def run(self, step_fn: Step, batch: Any, *, split: Split | None = None, micro_batch: int | None = None) -> Any:
+        """Forward and backward over a batch, surviving an out-of-memory; all ranks must call, once a draw.
+
+        Args:
+            step_fn: called with the batch or a piece of it; computes the loss and calls backward.
+            batch: what the loader gave.
+            split: split(batch, start, stop), for batches that are not tensors in tuples, lists and dicts.
+            micro_batch: cut into pieces of so many samples, with one reduction; use it as granularity too, so that
+                all shapes are alike.
+
+        Returns:
+            What step_fn returned; the mean over pieces (the sum with reduction="sum") of numbers and scalar tensors.
+
+        Raises:
+            The user's error where a single sample does not fit; MemoryLimitError on the other ranks.
+        """
+        self._binding.forward(self.memory.samples)
+        self._weigh_bound()
+        return self._survivor.run(step_fn, batch, self.memory.samples, split, micro_batch)
+
     def stats(self) -> dict[str, float]:
         """Figures of this rank for any logger: sizes in samples, times in seconds, counts."""
         totals, in_force = self.follower.totals, self.follower.in_force
@@ -158,6 +184,7 @@ class Balancer:
     def close(self) -> None:
         """Leave the job: hooks come off, an embedded manager ends. Called at exit by itself."""
         atexit.unregister(self.close)
+        self._last_words.remove()
         self._gradients.remove()
         self.session.close()
 
@@ -167,7 +194,34 @@ class Balancer:
         """A batch was drawn: its gradients will be weighed by this part."""
         self._gradients.fixed = None
         self._binding.drawn(part)
+        self.memory.samples = self.memory.at_once = part.samples
         self._weigh_bound()
+
+    @property
+    def sums(self) -> bool:
+        """Whether the loop's loss is a sum over the rank's batch."""
+        return self._reduction == "sum"
+
+    @property
+    def weighed_by_user(self) -> float | None:
+        """The weight that weight() has set for the batch under way; None where samples weigh it."""
+        return self._gradients.fixed
+
+    @contextlib.contextmanager
+    def weighing(self, samples: int, fixed: float | None) -> Iterator[None]:
+        """Backward passes inside are of so many of the batch's samples."""
+        part = self._binding.part
+        share = samples / part.global_samples if part is not None else 0.0
+        mine = self.control.world_size * (float(share > 0) if self.sums else share)
+        self._gradients.fixed = mine if fixed is None else fixed
+        try:
+            yield
+        finally:
+            self._gradients.fixed = fixed
+
+    def reducing(self) -> None:
+        """This rank's gradients are ready; the collective that follows is not DDP's."""
+        self._ready(None)
 
     def resume(self, global_batch: int, seed: int, reductions: int) -> None:
         """Go on after a checkpoint: the global batch is the checkpoint's, sizes start from the equal split."""
@@ -201,6 +255,7 @@ class Balancer:
         return self.control.world_size * (self._share if self._reduction == "mean" else float(self._share > 0))
 
     def _ready(self, last_gradient: Any) -> None:
+        self.follower.bound_samples = self.memory.worked()
         self.follower.reduction(last_gradient)
         for call in self.at_reduction:
             call()

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from lbbsp.adapters.pytorch import chunks, planned
+from lbbsp.adapters.pytorch.memory import most_samples
 from lbbsp.adapters.pytorch.models import bounds_minimum, device_of, has_batch_norm, is_compiled, unwrap
 from lbbsp.adapters.pytorch.order import of_loader
 from lbbsp.errors import ConfigError
@@ -123,7 +124,7 @@ def _plain(models: Sequence[Any], settings: Settings) -> Offer:
         seed=int(torch.initial_seed() % 2**31),
         global_batch=settings.get("global_batch"),
         min_samples=least,
-        max_samples=settings.get("max_samples"),
+        max_samples=most_samples(settings.get("max_samples"), ddps[0]),
         granularity=settings.get("granularity", 1),
         manager=manager_address(settings.get("manager")),
         mode=settings.get("mode", "balance"),

@@ -48,13 +48,14 @@ class MemoryModel:
         self._most, self._least, self._margin = most_samples, max(1, least_samples), margin
         self._low: tuple[int, float] | None = None
         self._high: tuple[int, float] | None = None
-        self._budget_bytes = math.nan
+        self.budget_bytes = math.nan
+        """What the device could hold when it was last read; NaN before."""
         self._ceiling: tuple[int, float] | None = None
 
     def learn(self, reading: Reading) -> None:
         """An iteration has worked."""
         self.proven_samples = max(self.proven_samples, reading.samples)
-        self._budget_bytes = reading.budget_bytes
+        self.budget_bytes = reading.budget_bytes
         if reading.samples <= 0 or not math.isfinite(reading.peak_bytes):
             return
         seen = (reading.samples, reading.peak_bytes)
@@ -80,10 +81,10 @@ class MemoryModel:
         return max(most, self._least)
 
     def _by_peak(self) -> int:
-        if self._high is None or not math.isfinite(self._budget_bytes):
+        if self._high is None or not math.isfinite(self.budget_bytes):
             return self._most
         fixed, per_sample = self._line()
-        fits = (self._budget_bytes * (1.0 - self._margin) - fixed) / per_sample if per_sample > 0 else math.inf
+        fits = (self.budget_bytes * (1.0 - self._margin) - fixed) / per_sample if per_sample > 0 else math.inf
         return int(min(fits, MOST_GROWTH * max(self.proven_samples, self._high[0]), self._most))
 
     def _line(self) -> tuple[float, float]:
@@ -100,5 +101,5 @@ class MemoryModel:
         if self._ceiling is None:
             return self._most
         samples, budget_bytes = self._ceiling
-        more = self._budget_bytes / budget_bytes if budget_bytes > 0 else math.nan
+        more = self.budget_bytes / budget_bytes if budget_bytes > 0 else math.nan
         return int(samples * more) if more >= MORE_FREE else samples

@@ -72,6 +72,10 @@ class Follower:
         self.places = Places()
         self.resumed_at: int | None = None
         """`reductions` at the newest resume."""
+        self.bound_samples = 0
+        """The most that fit this rank's memory, for its reports; 0 says nothing."""
+        self.disturbed = False
+        """The iteration under way holds work done twice: its time says nothing of speed."""
         self._lookahead, self._clock, self._read_sensors = lookahead, clock, read_sensors
         self._ahead = ahead
         self._reads_ahead = lookahead > 0 or (ahead is not None and ahead.depth > 0)
@@ -194,9 +198,11 @@ class Follower:
             own_time_s=1.0,
             wait_s=self._wait_s,
             input_s=sum(input_s for _, input_s in undone),
-            settled=self._settled(parts),
+            settled=self._settled(parts) and not self.disturbed,
+            max_samples=self.bound_samples,
             sensors=self._read_sensors(),
         )
+        self.disturbed = False
         self._closings.append(self._sequence)
         self.totals.iterations += 1
         self.totals.samples += report.samples

@@ -7,17 +7,19 @@ from lbbsp.core.rules.adaptive import Adaptive
 from lbbsp.core.rules.base import Rule
 from lbbsp.core.rules.leader_straggler import LeaderStraggler
 from lbbsp.core.rules.linear import Linear
+from lbbsp.core.rules.menu import Menu
 from lbbsp.errors import ConfigError
 
-__all__ = ["RULES", "Adaptive", "LeaderStraggler", "Linear", "Rule", "choose", "make"]
+__all__ = ["RULES", "Adaptive", "LeaderStraggler", "Linear", "Menu", "Rule", "choose", "make"]
 
 SPEED = "speed"
 """The manager's own: a predictor forecasts speeds."""
 
-RULES: dict[str, type[Adaptive] | type[LeaderStraggler] | type[Linear]] = {
+RULES: dict[str, type[Adaptive] | type[LeaderStraggler] | type[Linear] | type[Menu]] = {
     "adaptive": Adaptive,
     "leader-straggler": LeaderStraggler,
     "linear": Linear,
+    "menu": Menu,
 }
 
 
