@@ -9,6 +9,7 @@ more. Precision: share of flags that fall on a rank that is slower (1.1 times or
 import argparse
 import json
 import sys
+from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -103,6 +104,7 @@ def simulate(case: str, factor: float, balanced: bool, seed: int) -> tuple[dict[
     watcher, naive = Stragglers(RANKS, SENSORS, NAMES), Stragglers(RANKS, (), ("threshold",))
     theta, speed = rng.uniform(0, 30, RANKS), 640 * rng.uniform(0.9, 1.1, RANKS)
     slow, sizes, cause = slowness(case, factor), spec.bounds.equal(), ""
+    shares: deque[np.ndarray] = deque(maxlen=10)
     flags: dict[str, list[np.ndarray]] = {name: [] for name in (*NAMES, BASELINE)}
     default = Stragglers(RANKS, SENSORS)
     for k in range(ITERATIONS):
@@ -111,7 +113,8 @@ def simulate(case: str, factor: float, balanced: bool, seed: int) -> tuple[dict[
         own_s = (theta + x) / speed * slow[k] * np.exp(0.04 * rng.standard_normal(RANKS)) * spikes
         added_s = own_s * (1.0 - 1.0 / slow[k])
         rows = readings(case, slow[k], k)
-        rows[:, 1] *= own_s / own_s.max()  # processor time is read over whole iterations, waits included
+        shares.append(own_s / own_s.max())
+        rows[:, 1] *= np.mean(shares, axis=0)  # processor time is read over whole iterations, waits included
         for rank in range(RANKS):
             wait_s = float(own_s.max() - own_s[rank])
             made = manager.report(rank, k, int(x[rank]), float(own_s[rank]), wait_s=wait_s, sensors=rows[rank])
@@ -173,7 +176,8 @@ def simulated(seeds: int) -> dict[str, object]:
                     for name, raised in flags.items():
                         tallies[name].score(raised, slow)
                         by_sizes[sizes][name].score(raised, slow)
-                        twice[name] += int(raised.any(axis=0)[5]) if case == "twice" else 0
+                        during = raised[ONSET - 1 : ONSET + LENGTH, 5]
+                        twice[name] += int((during[1:] & ~during[:-1]).any()) if case == "twice" else 0
                     causes += [(case, cause)] if case in CAUSES else []
     right = [cause == CAUSES[case] for case, cause in causes]
     wrong = {f"{case}: {cause or 'not flagged'}" for case, cause in causes if cause != CAUSES[case]}
