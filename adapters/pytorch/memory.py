@@ -39,6 +39,14 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and (CPU_MESSAGE in str(error) or "out of memory" in str(error))
 
 
+def gpu_uuid(device: torch.device) -> str | None:
+    """NVML's name of a GPU, whatever CUDA_VISIBLE_DEVICES makes of its index."""
+    if device.type != "cuda":
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"
+
+
 def key_of(ddp: DistributedDataParallel) -> str:
     """Names this model on this device, across restarts of the job."""
     shapes = ",".join(str(tuple(parameter.shape)) for parameter in ddp.module.parameters())

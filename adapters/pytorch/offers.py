@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from lbbsp.adapters.pytorch import chunks, planned
-from lbbsp.adapters.pytorch.memory import most_samples
+from lbbsp.adapters.pytorch.memory import gpu_uuid, most_samples
 from lbbsp.adapters.pytorch.models import bounds_minimum, device_of, has_batch_norm, is_compiled, unwrap
 from lbbsp.adapters.pytorch.order import of_loader
 from lbbsp.errors import ConfigError
@@ -131,6 +131,7 @@ def _plain(models: Sequence[Any], settings: Settings) -> Offer:
         device_kind=device.type,
         machine=machine_name(),
         device=device_name(device.type, device.index),
+        gpu_uuid=gpu_uuid(device),
         problem=_unknown("mode", settings.get("mode", "balance"), MODES)
         or _unknown("reduction", settings.get("reduction", "mean"), REDUCTIONS)
         or _unknown("chunks", settings.get("chunks", "auto"), chunks.CHOICES),

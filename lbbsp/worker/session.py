@@ -17,9 +17,10 @@ from lbbsp.worker import embedded
 from lbbsp.worker.chunked import Ahead
 from lbbsp.worker.client import Client, CurveKeys
 from lbbsp.worker.follower import Follower
+from lbbsp.worker.gpu import gpu_sources
 from lbbsp.worker.owntime import Marks, OwnTime
 from lbbsp.worker.relay import Channel, Link, Receiver, Relay
-from lbbsp.worker.sensors import Sensors
+from lbbsp.worker.sensors import Sensors, Source, machine_sources
 from lbbsp.worker.terms import Offer, Terms, hello
 from lbbsp.worker.vector import Vector
 
@@ -70,7 +71,7 @@ class Session:
     def __init__(self, group: Group, terms: Terms, offers: list[Offer], marks: Marks, master: str) -> None:
         self._group, self._offer = group, offers[group.rank]
         self._child: embedded.Embedded | None = None
-        self._sensors = Sensors()
+        self._sensors = Sensors([*machine_sources(), *_gpu(self._offer)])
         self._loads = self._iterations = 0
         self.terms = terms
         reach = self._reach(offers, master)
@@ -163,6 +164,14 @@ def hold_while_forking(relay: Relay) -> None:
             alive.release()
 
     os.register_at_fork(before=before, after_in_parent=after)
+
+
+def _gpu(offer: Offer) -> list[Source]:
+    """The rank's GPU among its sensors, where it has one."""
+    if offer.device_kind != "cuda":
+        return []
+    index = offer.device.rpartition(":")[2]
+    return list(gpu_sources(int(index) if index.isdigit() else 0, offer.gpu_uuid))
 
 
 def _own_address(master: str) -> str:

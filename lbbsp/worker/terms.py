@@ -46,6 +46,8 @@ class Offer:
     device_kind: str = "cpu"
     machine: str = "unknown"
     device: str = "cpu"
+    gpu_uuid: str | None = None
+    """As NVML names the rank's GPU; None where it is not known."""
     problem: str | None = None
     """Why this rank can't take part; raised on all ranks."""
 
