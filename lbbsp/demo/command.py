@@ -83,6 +83,9 @@ def run(console: Console, settings: Settings, plan: machine.Plan, keep: Path | N
         f"Two torchrun workers, one thread each, train a small CNN on handwritten digits ({settings.optimizer}, "
         f"global batch {settings.global_batch}); {plan.label}. About two minutes, nothing is downloaded."
     )
+    others = machine.others_at_work()
+    if others is not None:
+        console.print(f"Something else keeps this machine busy (load {others:.1f}): it will blur the figures.")
     rows: RowsOfRanks = [[] for _ in range(WORKERS)]
     with controller.started(settings, plan, keep) as training, display(console) as shown:
         for new in training.rows():

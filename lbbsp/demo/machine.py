@@ -10,6 +10,7 @@ from lbbsp.demo.records import WORKERS
 from lbbsp.errors import ConfigError
 
 NEEDED = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+BLURRING_LOAD = 0.7
 Slowdown = Literal["busy", "pauses"]
 
 
@@ -59,6 +60,12 @@ def _cores() -> tuple[int, ...]:
     if not hasattr(os, "sched_setaffinity"):
         return ()
     return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def others_at_work() -> float | None:
+    """How many other processes have wanted a core lately, where it is enough to blur the figures."""
+    load = os.getloadavg()[0]
+    return load if load > BLURRING_LOAD else None
 
 
 def require_libraries() -> None:

@@ -8,6 +8,7 @@ import msgspec
 from lbbsp.demo.records import COMPARE, EQUAL, FIXED, LBBSP, Row, Settings
 
 PLAUSIBLE_EFFICIENCY = 1.05
+WORTH_BALANCING = 1.1
 MODES = (EQUAL, LBBSP, FIXED)
 
 RowsOfRanks = list[list[Row]]
@@ -72,13 +73,18 @@ def summarise(rows: RowsOfRanks, settings: Settings) -> tuple[Result, Detail]:
 
 
 def fault(result: Result) -> str | None:
-    """Why the measurement can't be right, if so."""
-    if result.efficiency <= PLAUSIBLE_EFFICIENCY:
-        return None
-    return (
-        f"fault of the measurement: an efficiency of {result.efficiency:.2f} is above {PLAUSIBLE_EFFICIENCY}: LB-BSP "
-        "can hardly beat the best fixed split; something else used the machine. Run it again"
-    )
+    """Why the measurement can't be right, or says little, if so."""
+    if result.efficiency > PLAUSIBLE_EFFICIENCY:
+        return (
+            f"fault of the measurement: an efficiency of {result.efficiency:.2f} is above {PLAUSIBLE_EFFICIENCY}: "
+            "LB-BSP can hardly beat the best fixed split; something else used the machine. Run it again"
+        )
+    if result.ideal_speedup < WORTH_BALANCING:
+        return (
+            f"the best fixed split is {result.ideal_speedup:.2f} times as fast as equal sizes: the workers were hardly "
+            "unequal, because something else used the machine or they share one core. Little to be seen here"
+        )
+    return None
 
 
 def global_losses(rows: RowsOfRanks, mode: str) -> list[float]:

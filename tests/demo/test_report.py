@@ -53,3 +53,8 @@ def test_losses_are_weighted_by_samples_and_empty_parts_count_nothing():
 def test_an_efficiency_above_105_percent_is_a_fault_of_the_measurement(lbbsp_s, faulty):
     result, _ = report.summarise(run(TIMES_S | {LBBSP: lbbsp_s}), Settings())
     assert (report.fault(result) is not None) == faulty
+
+
+def test_workers_that_were_hardly_unequal_are_told():
+    result, _ = report.summarise(run(TIMES_S | {FIXED: 0.115, LBBSP: 0.117}), Settings())
+    assert "hardly unequal" in report.fault(result)
