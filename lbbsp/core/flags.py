@@ -32,6 +32,8 @@ class Flags:
         """Count one iteration."""
         with np.errstate(invalid="ignore"):
             over = judgement.slowdown > judgement.limit
+            if not self.count.any() and not over.any():
+                return
             calm = judgement.slowdown <= 1.0 + _CLEAR * (judgement.limit - 1.0)
         self.since = np.where(over & (self.count == 0), iteration, self.since)
         before = self.count

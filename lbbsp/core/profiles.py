@@ -13,7 +13,9 @@ Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 TIMES = ("compute_s", "input_s", "cost", "late_s")
-_USUAL, _NOW = 0.05, 0.4
+EVERY = 2
+"""Times are looked at in each second iteration: a manager of 1,000 ranks has other work."""
+_USUAL, _NOW = 0.08, 0.5
 """Share of the newest iteration in what is usual, and in what is now."""
 _READINGS = 0.3
 """Share of the newest reading of sensors in what is usual: they are read every tenth iteration."""
@@ -34,16 +36,24 @@ class Profiles:
         self.read_at: npt.NDArray[np.int64] = np.full(ranks, -1, dtype=np.int64)
         """Iteration of each rank's newest reading of sensors."""
         self._cpu = sensors.index("own_cpu_cores") if "own_cpu_cores" in sensors else None
+        self._turn = -1
         self._waiting: Array = np.zeros(ranks)
         self._own_before_s: Array = np.full(ranks, np.nan)
 
+    @property
+    def timed(self) -> bool:
+        """Whether times were taken from the newest iteration."""
+        return self._turn % EVERY == 0
+
     def see(self, sight: Sight, calm: BoolArray) -> None:
         """Take one iteration; `calm` tells whose figures are usual ones."""
-        times = self._times(sight)
-        _mix(self.now[: len(TIMES)], times, _NOW)
-        _mix(self.usual[: len(TIMES)], np.where(calm, times, np.nan), _USUAL)
-        wait_share = np.minimum(sight.wait_s / sight.time_s, 100.0)
-        self._waiting += np.where(np.isfinite(wait_share), 0.2 * (wait_share - self._waiting), 0.0)
+        self._turn += 1
+        if self.timed:
+            times = self._times(sight)
+            _mix(self.now[: len(TIMES)], times, _NOW)
+            _mix(self.usual[: len(TIMES)], np.where(calm, times, np.nan), _USUAL)
+            wait_share = np.minimum(sight.wait_s / sight.time_s, 100.0)
+            self._waiting += np.where(np.isfinite(wait_share), 0.3 * (wait_share - self._waiting), 0.0)
         self._own_before_s = sight.time_s
         if len(self.names) > len(TIMES) + 1 and np.isfinite(sight.sensors).any():
             self._read(sight, calm)
@@ -74,10 +84,10 @@ class Profiles:
         self.read_at[read] = sight.iteration
 
     def latest(self) -> tuple[Array, Array]:
-        """How much later than the job's usual the reductions of each rank end, and the usual, seconds."""
+        """How much later than on other ranks reductions end on each, now and usually, seconds."""
         place = TIMES.index("late_s")
-        others_s = low_median(self.now[place])
-        return self.now[place] - others_s, self.usual[place]
+        now_s, usual_s = self.now[place], self.usual[place]
+        return now_s - low_median(now_s), usual_s - low_median(usual_s)
 
 
 def _mix(mean: Array, values: Array, share: float) -> None:

@@ -32,7 +32,7 @@ EXPLAIN_EVERY = 5
 MOST_EXPLAINED = 16
 """Flagged ranks that are explained in one iteration."""
 _LATE = 0.25
-"""A reduction is late by this share of an iteration, and by three times the usual."""
+"""A reduction is late from this share of an iteration on, beyond what is usual."""
 
 
 class Stragglers:
@@ -89,10 +89,9 @@ class Stragglers:
             for name, judgement in judged.items():
                 self._flags[name].see(sight.iteration, judgement)
             self._profiles.see(sight, ~self._suspicious() & (self._flags[NETWORK].count == 0))
-            self._flags[NETWORK].see(sight.iteration, self._network(sight))
-            error = np.abs(sight.forecast_s / sight.reference_s - 1.0)
-        mixed = self.forecast_error + 0.05 * (error - self.forecast_error)
-        self.forecast_error = np.where(np.isnan(mixed), np.fmax(self.forecast_error, error), mixed)
+            if self._profiles.timed:
+                self._flags[NETWORK].see(sight.iteration, self._network(sight))
+                self._score(sight)
         self.slowdown = self._worst(list(judged.values()))
         return self._settle()
 
@@ -113,6 +112,11 @@ class Stragglers:
         rows = {rank: (sight.samples[rank], share, sight.time_s[rank], sight.reference_s[rank]) for rank in more}
         return {rank: causes.more_by_plan(*map(float, row)) for rank, row in rows.items() if rank not in self.flagged}
 
+    def _score(self, sight: Sight) -> None:
+        error = np.abs(sight.forecast_s / sight.reference_s - 1.0)
+        mixed = self.forecast_error + 0.1 * (error - self.forecast_error)
+        self.forecast_error = np.where(np.isnan(mixed), np.fmax(self.forecast_error, error), mixed)
+
     def _suspicious(self) -> BoolArray:
         counts = [self._flags[name].count > 0 for name in self._detectors]
         return np.logical_or.reduce(counts) if counts else np.zeros(self.ranks, dtype=np.bool_)
@@ -126,7 +130,7 @@ class Stragglers:
     def _network(self, sight: Sight) -> Judgement:
         """Reductions that end late, of ranks whose own time is fine: lateness over its limit."""
         late_s, usual_s = self._profiles.latest()
-        limit_s = np.fmax(_LATE * low_median(sight.time_s), 3 * usual_s)
+        limit_s = _LATE * low_median(sight.time_s) + 1.5 * np.fmax(usual_s, 0.0)
         fine = ~self._suspicious()
         return Judgement(np.where(fine, 1.0 + late_s / limit_s, np.nan), np.full(self.ranks, 2.0))
 

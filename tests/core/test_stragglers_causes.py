@@ -74,7 +74,7 @@ def test_a_reduction_that_ends_late_is_the_network():
     job.run(15, wait_s=lambda time_s: 0.01 + one(0.08, 0.001))
     assert job.flagged == [2]
     assert job.watcher.flagged[2].diagnosis.cause is Cause.NETWORK
-    assert job.run(15, wait_s=lambda time_s: 0.01 + one(0.002, 0.001)).flagged == []
+    assert job.run(25, wait_s=lambda time_s: 0.01 + one(0.002, 0.001)).flagged == []
 
 
 def test_a_machine_without_sensors_yields_no_false_cause():
