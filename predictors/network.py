@@ -30,9 +30,10 @@ class Network:
         self._steps = 0
 
     def output(self, rows: Array) -> Array:
-        """(count, width) -> (count,)."""
-        w1, b1, w2, w3, b3 = self.weights
-        output: Array = np.tanh(rows @ w1 + b1) @ w2 + rows @ w3 + b3
+        """(count, width) -> (count,), in single precision for speed."""
+        w1, b1, w2, w3, b3 = (weight.astype(np.float32) for weight in self.weights)
+        small = rows.astype(np.float32)
+        output: Array = (np.tanh(small @ w1 + b1) @ w2 + small @ w3 + b3).astype(np.float64)
         return output
 
     def learnt(self) -> dict[str, Array]:
