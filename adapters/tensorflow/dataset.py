@@ -15,10 +15,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from lbbsp.adapters.tensorflow import fit
 from lbbsp.adapters.tensorflow.cluster import Place
 from lbbsp.adapters.tensorflow.control import Control
 from lbbsp.adapters.tensorflow.gradients import Gradients
-from lbbsp.adapters.tensorflow.reader import Reader
+from lbbsp.adapters.tensorflow.reader import Reader, indices
 from lbbsp.adapters.tensorflow.source import Source
 from lbbsp.errors import UnsupportedError
 from lbbsp.worker.cursor import Cursor, Part
@@ -28,6 +29,7 @@ from lbbsp.worker.owntime import HostMarks
 from lbbsp.worker.session import Session
 from lbbsp.worker.still import Alone, alone
 from lbbsp.worker.terms import Offer, Terms, settle
+from lbbsp.worker.vector import IntArray
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,8 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
     ) -> None:
         self.rank = here.rank
         self._control = Control(strategy, here)
+        self._strategy, self._optimizer = strategy, optimizer
+        self._fitted: Cursor | None = None
         offers = [offer] if here.world_size == 1 else self._control.gather(offer)
         self.terms = settle(offers)
         if source is None:
@@ -99,6 +103,32 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         """Samples of all ranks in the iteration under way, an int32 tensor: X, fewer in the short last one."""
         self._global_samples_used = True
         return self._global_samples.read_value()
+
+    def fit_arguments(self, callbacks: Any = ()) -> dict[str, Any]:
+        """For tf_keras, with a model compiled with the optimizer: `model.fit(**dataset.fit_arguments(), epochs=3)`.
+
+        Args:
+            callbacks: the user's own.
+
+        Raises:
+            UnsupportedError: the optimizer is of Keras 3, or the job reads ahead.
+        """
+        if self.terms.lookahead:
+            raise UnsupportedError(f"lookahead {self.terms.lookahead}: fit() reads ahead itself; use lookahead=0")
+        self._reduction = "keras"
+        return fit.arguments(self, self._strategy, self._source.read, self._optimizer, callbacks)
+
+    def draw(self) -> IntArray:
+        """For fit(): begin the next iteration, in the next epoch where one has ended; the indices to read."""
+        self.before_draw()
+        if self._fitted is None or self._fitted.finished:
+            self._fitted = self.epochs.begin()
+        cursor = self._fitted
+        self.follower.draw(cursor)
+        cursor.next_part()
+        part = self.follower.drawn(cursor, 0.0)
+        self.use(part)
+        return indices(cursor, part)
 
     def mean(self, value: Any) -> float:
         """The mean over the global batch of a mean over this rank's part of it, a loss say; all ranks must call."""

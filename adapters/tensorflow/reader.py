@@ -46,9 +46,13 @@ class Reader:
             self._ahead.append(self._pool.submit(self._source.read, self._indices(part)))
 
     def _indices(self, part: Part) -> IntArray:
-        """An empty part reads one sample, to be weighed 0: not every kernel takes an empty batch."""
-        order = self._cursor.epoch.order
-        if part.samples:
-            return self._cursor.indices(part)
-        start = min(part.start, len(order) - 1)
-        return order[start : start + 1]
+        return indices(self._cursor, part)
+
+
+def indices(cursor: Cursor, part: Part) -> IntArray:
+    """What to read for a part; for an empty one a sample, to be weighed 0: not every kernel takes an empty batch."""
+    order = cursor.epoch.order
+    if part.samples:
+        return cursor.indices(part)
+    start = min(part.start, len(order) - 1)
+    return order[start : start + 1]

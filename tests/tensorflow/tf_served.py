@@ -70,11 +70,11 @@ def coordinate(cluster: dict[str, list[str]], steps: int, options: dict[str, Any
     def step(iterator: Any) -> Any:
         def replica(numbers: Any, x: Any) -> Any:
             slow = tf.cast(tf.distribute.coordinator.experimental_get_current_worker_index(), tf.int32) + 1
-            burnt = 0.0 * tf.reduce_sum(x) + tf.ones([tf.shape(x)[0] * slow * work, 128]) * 0.01
+            burnt = 1e-30 * tf.reduce_sum(x) + tf.ones([tf.shape(x)[0] * slow * work, 128]) * 0.01
             for _ in range(10):
                 burnt = tf.matmul(burnt, tf.ones([128, 128]) * 0.01)
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(model(x) ** 2) + 0.0 * tf.reduce_sum(burnt)
+                loss = tf.reduce_mean(model(x) ** 2) + 1e-30 * tf.reduce_sum(burnt)
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             return tf.identity(numbers)
