@@ -61,7 +61,8 @@ def balance(
     Args:
         dataset: arrays or tensors (alone, in a tuple or dict), a sequence of samples, or a tf.data pipeline of
             from_tensor_slices() or range() with shuffle, map, batch and prefetch; its batch size is the global batch.
-        optimizer: a Keras optimizer made under strategy.scope(); returned itself, its apply_gradients() balanced.
+        optimizer: a Keras optimizer made under strategy.scope(), or a list of all that the step applies; returned
+            itself, its apply_gradients() balanced.
         strategy: a tf.distribute.MultiWorkerMirroredStrategy with one device in each process, or a
             ParameterServerStrategy, in the coordinator's process.
         global_batch: samples of one iteration over all ranks; needed where the dataset makes no batches.

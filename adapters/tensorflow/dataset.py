@@ -19,6 +19,7 @@ from lbbsp.adapters.tensorflow import fit
 from lbbsp.adapters.tensorflow.cluster import Place
 from lbbsp.adapters.tensorflow.control import Control
 from lbbsp.adapters.tensorflow.gradients import Gradients
+from lbbsp.adapters.tensorflow.optimizers import as_list
 from lbbsp.adapters.tensorflow.reader import Reader, indices
 from lbbsp.adapters.tensorflow.source import Source
 from lbbsp.errors import UnsupportedError
@@ -44,7 +45,7 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         here: this process in it.
         source: of the samples; None where the offer names a problem.
         offer: what this rank brings.
-        optimizer: the one whose apply_gradients() ends an iteration.
+        optimizer: one or a list, whose apply_gradients() reduce gradients.
         shuffle: a new permutation each epoch.
         reduction: what the loss is; see balance().
     """
@@ -75,7 +76,7 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         self.session = self._begin(here, offers)
         self.follower = self.session.follower
         self.epochs = Epochs(Permuted(source.samples, shuffle), self.follower, self.terms, self._put_in_force)
-        self._gradients = Gradients(optimizer, self._ready, self.follower.reduced, self._traced)
+        self._gradients = Gradients(as_list(optimizer), self._ready, self.follower.reduced, self._traced)
         self._global_samples = tf.Variable(0, trainable=False, dtype=tf.int32, name="lbbsp_global_samples")
         self._global_samples_used = False
         self._traces = 0

@@ -1,6 +1,6 @@
-"""Weights gradients and watches their reduction, at apply_gradients() of a Keras optimizer.
+"""Weights gradients and watches their reduction, at apply_gradients() of Keras optimizers.
 
-Each rank's gradients are multiplied with its weight and summed over the ranks *before* the optimizer sees them, so
+Each rank's gradients are multiplied with its weight and summed over the ranks *before* an optimizer sees them, so
 that clipping, loss scaling, accumulation and weight decay act on the gradient of the global batch, as in one process.
 The optimizer's own reduction is taken out. Two host functions in the graph stamp the moment when the last gradient is
 ready and the one when the reduction has ended.
@@ -19,10 +19,10 @@ CLOCK_JUMP_S = 10.0
 
 
 class Gradients:
-    """Hooks on one optimizer.
+    """Hooks on the optimizers of a job.
 
     Args:
-        optimizer: keeps its identity; two of its methods are replaced on the instance.
+        optimizers: keep their identity; methods are replaced on the instances.
         ready: called with the host time in seconds (perf_counter) at which the last gradient was ready.
         reduced: called when the reduction has ended.
         traced: called while a step is being traced.
@@ -30,7 +30,7 @@ class Gradients:
 
     def __init__(
         self,
-        optimizer: Any,
+        optimizers: list[Any],
         ready: Callable[[float], None],
         reduced: Callable[[], None],
         traced: Callable[[], None],
@@ -40,15 +40,16 @@ class Gradients:
         """What went wrong in a callback: raised inside, it would fail the step; the next draw raises it."""
         self.on_device = bool(tf.config.list_logical_devices("GPU"))
         self._ready, self._reduced, self._traced = ready, reduced, traced
-        self._hooks = Hooks(optimizer, self.reduce, reduces=True)
+        self._hooks = [Hooks(optimizer, self.reduce, reduces=True) for optimizer in optimizers]
 
     def weigh(self, weight: float) -> None:
         """What this rank's gradients are multiplied with from now on."""
         self._weight.assign(weight)
 
     def remove(self) -> None:
-        """Give the optimizer its own methods back."""
-        self._hooks.remove()
+        """Give the optimizers their own methods back."""
+        for hooks in self._hooks:
+            hooks.remove()
 
     # --- inside the step
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lbbsp.errors import UnsupportedError
+from lbbsp.errors import ConfigError, UnsupportedError
 
 Pair = tuple[Any, Any]
 Change = Callable[[list[Any]], list[Any]]
@@ -26,11 +26,14 @@ class Hooks:
 
     Raises:
         UnsupportedError: not a Keras optimizer on TensorFlow.
+        ConfigError: another balance() has its hooks on it.
     """
 
     def __init__(self, optimizer: Any, change: Change, reduces: bool) -> None:
         self._change, self._reduces = change, reduces
         self._put_back: list[tuple[Any, str]] = []
+        if {"apply", "apply_gradients"} & set(getattr(optimizer, "__dict__", ())):
+            raise ConfigError("this optimizer is balanced already: call close() on its dataset first")
         if hasattr(optimizer, "_all_reduce_sum_gradients") and hasattr(optimizer, "apply"):
             self._hook_keras3(optimizer)
         elif hasattr(optimizer, "apply_gradients") and hasattr(optimizer, "minimize"):
@@ -79,6 +82,11 @@ class Hooks:
     def _replace(self, owner: Any, name: str, method: Any) -> None:
         object.__setattr__(owner, name, method)
         self._put_back.append((owner, name))
+
+
+def as_list(optimizer: Any) -> list[Any]:
+    """One optimizer or several, as a list."""
+    return list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
 
 
 def scaled(gradient: Any, weight: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lbbsp.adapters.tensorflow.optimizers import Hooks, scaled, values
+from lbbsp.adapters.tensorflow.optimizers import Hooks, as_list, scaled, values
 from lbbsp.adapters.tensorflow.rounds import Rounds
 from lbbsp.adapters.tensorflow.source import Source, call
 from lbbsp.errors import ConfigError, UnsupportedError
@@ -67,7 +67,7 @@ class ServedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
             )
             self._sizes = tf.Variable(sizes, trainable=False, dtype=tf.int64)
             self._ledger = tf.Variable(np.zeros((len(sizes), 3)), trainable=False, dtype=tf.float64)
-        self._hooks = Hooks(optimizer, self._weigh, reduces=False)
+        self._hooks = [Hooks(one, self._weigh, reduces=False) for one in as_list(optimizer)]
         self.rounds = Rounds(self.terms, offers, sizes) if balanced else None
         self._fill()
         self._stopping = threading.Event()
@@ -154,7 +154,8 @@ class ServedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         atexit.unregister(self.close)
         self._stopping.set()
         self._thread.join(5.0)
-        self._hooks.remove()
+        for hooks in self._hooks:
+            hooks.remove()
         if self.rounds is not None:
             self.rounds.close()
 
@@ -171,10 +172,12 @@ class ServedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         bounds = self.terms.bounds
         weight = tf.cast(current.samples, tf.float64) * (bounds.world_size / bounds.global_batch)
         weighted = [scaled(gradient, weight) for gradient in gradients]
-        with tf.control_dependencies(values(weighted)):
-            entry = current.entry(tf.timestamp())
-        with tf.device(COORDINATOR):
-            self._ledger.scatter_nd_add([[current.worker]], [entry])
+        if not current.entered:
+            current.entered = True
+            with tf.control_dependencies(values(weighted)):
+                entry = current.entry(tf.timestamp())
+            with tf.device(COORDINATOR):
+                self._ledger.scatter_nd_add([[current.worker]], [entry])
         return weighted
 
     def _run(self) -> None:
@@ -203,6 +206,8 @@ class Current:
 
     def __init__(self, sizes: Any) -> None:
         self.graph = tf.compat.v1.get_default_graph()
+        self.entered = False
+        """The ledger has its entry: a step may apply several optimizers."""
         index = tf.distribute.coordinator.experimental_get_current_worker_index()
         self.worker = tf.cast(index, tf.int64) + 0
         self.began = tf.timestamp()

@@ -1,4 +1,4 @@
-"""ParameterServerStrategy on real processes: a coordinator, a server, two workers; each sample once, also after kills."""
+"""ParameterServerStrategy on real processes: a coordinator, a server, two workers; each sample once, kills included."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def served(
 
 def check_prefix(taken: list[int]) -> None:
     """Whole epochs and a part of one more: no sample is ahead of another by two."""
-    counts = Counter({number: 0 for number in range(tf_served.SAMPLES)})
+    counts = Counter(dict.fromkeys(range(tf_served.SAMPLES), 0))
     counts.update(taken)
     assert max(counts.values()) - min(counts.values()) <= 1
 
