@@ -137,10 +137,10 @@ class Inbox:
             raise RejectedReport(Rejection.DUPLICATE, f"rank {rank}: iteration {iteration} was reported before")
 
     def _check_far(self, rank: int, iteration: int) -> None:
-        """More than half of the ranks far ahead, and together: reports were lost for long, the job is there."""
+        """All ranks far ahead, and together: reports were lost for long, the job is there."""
         self._far[rank] = iteration
         together = [other for other in self._far.values() if abs(other - iteration) < MOST_OPEN]
-        if 2 * len(together) <= self._ranks:
+        if len(together) < self._ranks:
             raise RejectedReport(
                 Rejection.FUTURE,
                 f"rank {rank}: iteration {iteration} is more than {FAR_AHEAD} beyond {self.closed}",

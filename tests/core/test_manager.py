@@ -94,10 +94,10 @@ def test_bad_reports_never_move_a_plan(data):
 
 
 def attack(manager, reports, iteration):
-    """Far ahead is one rank alone: a majority there is believed, since it may have been cut off for long."""
+    """Far ahead is one rank alone: all ranks there are believed, since reports may have been lost for long."""
     for fields in reports:
         wrong = fields.get("iteration", iteration)
-        if wrong == 1002 and fields["rank"]:
+        if wrong in (1002, 2**61) and fields["rank"]:
             continue
         number = iteration - 1 if wrong == "closed" else wrong if wrong != 1002 else iteration + 1002
         values = {"samples": 32, "own_time_s": 0.04} | fields | {"iteration": number}
