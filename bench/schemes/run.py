@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,14 @@ def _speeds(options: argparse.Namespace, load: str, setup: Setup) -> Speeds:
     return loads.LOADS[load](setup.workers, setup.worker_rate, setup.seed)
 
 
+@lru_cache(maxsize=1)
+def _data(folder: Path | None) -> data.Data:
+    return data.load(folder)
+
+
 def _one(options: argparse.Namespace, load: str, scheme: str, seed: int) -> tuple[Row, report.Curve]:
     setup = _setup(options, seed)
-    shown = simulate(SCHEMES[scheme], setup, _speeds(options, load, setup), data.load(options.data))
+    shown = simulate(SCHEMES[scheme], setup, _speeds(options, load, setup), _data(options.data))
     return {key: getattr(shown, key) for key in _MEANS}, shown.curve
 
 
@@ -99,13 +105,16 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, dict[str, Row]], dict[s
     names = [options.recording.name] if options.recording else options.loads
     jobs = [(load, scheme, seed) for load in names for scheme in options.schemes for seed in options.seeds]
     found: dict[tuple[str, str, int], tuple[Row, report.Curve]] = {}
-    _one(options, *jobs[0])  # what is wrong with the request shows here, in one piece
     with Progress(console=Console(stderr=True)) as progress, ProcessPoolExecutor(options.jobs) as pool:
         bar = progress.add_task("runs", total=len(jobs))
         running = {pool.submit(_one, options, *job): job for job in jobs}
-        for future in as_completed(running):
-            found[running[future]] = future.result()
-            progress.update(bar, advance=1, description=" ".join(map(str, running[future])))
+        try:
+            for future in as_completed(running):
+                found[running[future]] = future.result()
+                progress.update(bar, advance=1, description=" ".join(map(str, running[future])))
+        except ConfigError:
+            pool.shutdown(cancel_futures=True)
+            raise
     rows = {load: {scheme: _mean([found[load, scheme, seed][0] for seed in options.seeds])
                    for scheme in options.schemes} for load in names}  # fmt: skip
     curves = {load: {scheme: found[load, scheme, options.seeds[0]][1] for scheme in options.schemes} for load in names}
