@@ -66,8 +66,19 @@ def run(iterations: int) -> list[tuple[float, int]]:
         out = f"{folder}/out"
         first, busy = manager(port), workers.busy(sorted(os.sched_getaffinity(0))[1])
         job = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
-            + ["--worker", "--iterations", str(iterations), "--out", out]
+            [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node=2",
+                __file__,
+                "--worker",
+                "--iterations",
+                str(iterations),
+                "--out",
+                out,
+            ]
         )
         _wait(f"{out}.at", iterations // 3, job)
         first.send_signal(signal.SIGKILL)

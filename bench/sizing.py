@@ -35,9 +35,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=1000, help="small cases against brute force")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1000, 10_000], help="ranks to time")
     parser.add_argument("--repeats", type=int, default=31, help="allocations per kind of curves")
@@ -84,9 +82,7 @@ def _gap(rng: np.random.Generator) -> float:
     most = least + rng.integers(1, 12, ranks)
     total = int(rng.integers(max(1, least.sum()), most.sum() + 1))
     curves = _curves(rng, ranks, str(rng.choice(_KINDS)))
-    found = float(
-        curves.time_s(allocate(curves, Bounds(total * unit, least * unit, most * unit, unit))).max()
-    )
+    found = float(curves.time_s(allocate(curves, Bounds(total * unit, least * unit, most * unit, unit))).max())
     best = _brute_force(curves, least, most, total, unit)
     return (found - best) / best
 

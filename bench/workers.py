@@ -17,6 +17,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
+"""glibc gives large blocks back each iteration otherwise, at a cost that jumps with the size of the batch."""
+
 BUSY = """
 import os, sys
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -33,7 +37,7 @@ def launch(script: str, ranks: int, arguments: list[str], timeout_s: float) -> N
         timeout=timeout_s,
         capture_output=True,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | ONE_THREAD | STEADY_MALLOC,
     )
     if done.returncode:
         sys.exit(done.stderr[-3000:])
