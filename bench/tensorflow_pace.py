@@ -36,8 +36,8 @@ class Lane:
             self.model = keras.Sequential(
                 [
                     keras.Input((16, 16, 1)),
-                    keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
-                    keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
+                    keras.layers.Conv2D(options.filters, 3, padding="same", activation="relu"),
+                    keras.layers.Conv2D(2 * options.filters, 3, padding="same", activation="relu"),
                     keras.layers.MaxPool2D(),
                     keras.layers.Flatten(),
                     keras.layers.Dense(10),
@@ -171,6 +171,7 @@ def main() -> None:
     """Start the workers and the slowdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--global-batch", type=int, default=256)
+    parser.add_argument("--filters", type=int, default=32, help="of the first of two convolutions")
     parser.add_argument("--blocks", type=int, default=6)
     parser.add_argument("--iterations", type=int, default=30, help="of a block")
     parser.add_argument("--seed", type=int, default=1)

@@ -79,6 +79,7 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._gradients = Gradients(as_list(optimizer), self._ready, self.follower.reduced, self._traced)
         self._global_samples = tf.Variable(0, trainable=False, dtype=tf.int32, name="lbbsp_global_samples")
         self._global_samples_used = False
+        self._newest_global_samples = 0
         self._traces = 0
         self._thread = threading.get_ident()
         atexit.register(self.close)
@@ -177,7 +178,9 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
             )
         self._undone, self.share = True, share
         self._weigh()
-        self._global_samples.assign(part.global_samples)
+        if part.global_samples != self._newest_global_samples:
+            self._newest_global_samples = part.global_samples
+            self._global_samples.assign(part.global_samples)
 
     def before_draw(self) -> None:
         """Refuse draws from another thread; raise what went wrong since the last one."""

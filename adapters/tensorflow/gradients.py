@@ -36,6 +36,7 @@ class Gradients:
         traced: Callable[[], None],
     ) -> None:
         self._weight = tf.Variable(1.0, trainable=False, dtype=tf.float64, name="lbbsp_weight")
+        self._newest = 1.0
         self.fault: Exception | None = None
         """What went wrong in a callback: raised inside, it would fail the step; the next draw raises it."""
         self.on_device = bool(tf.config.list_logical_devices("GPU"))
@@ -44,7 +45,9 @@ class Gradients:
 
     def weigh(self, weight: float) -> None:
         """What this rank's gradients are multiplied with from now on."""
-        self._weight.assign(weight)
+        if weight != self._newest:
+            self._newest = weight
+            self._weight.assign(weight)
 
     def remove(self) -> None:
         """Give the optimizers their own methods back."""

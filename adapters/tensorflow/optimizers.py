@@ -30,7 +30,7 @@ class Hooks:
     """
 
     def __init__(self, optimizer: Any, change: Change, reduces: bool) -> None:
-        self._change, self._reduces = change, reduces
+        self._change, self._reduces, self._built = change, reduces, False
         self._put_back: list[tuple[Any, str]] = []
         if {"apply", "apply_gradients"} & set(getattr(optimizer, "__dict__", ())):
             raise ConfigError("this optimizer is balanced already: call close() on its dataset first")
@@ -54,7 +54,8 @@ class Hooks:
         own_apply = optimizer.apply
 
         def apply(grads: Iterable[Any], trainable_variables: Any = None) -> None:
-            _build(optimizer, trainable_variables)
+            if not optimizer.built:
+                _build(optimizer, trainable_variables)
             own_apply(self._change(list(grads)), trainable_variables)
 
         self._replace(optimizer, "apply", apply)
@@ -71,6 +72,9 @@ class Hooks:
             skip = kwargs.pop("skip_gradients_aggregation", False)
             if skip or not kwargs.pop("experimental_aggregate_gradients", True):
                 raise UnsupportedError("gradients were reduced before apply_gradients(): leave the reduction to it")
+            if not self._built:
+                self._built = True
+                _build(optimizer, [variable for _, variable in pairs])
             grads = self._change([gradient for gradient, _ in pairs])
             changed = [(gradient, variable) for gradient, (_, variable) in zip(grads, pairs, strict=True)]
             if self._reduces:
@@ -109,14 +113,16 @@ def _build(optimizer: Any, variables: Any) -> None:
 
     A tf.function that makes variables is traced a second time; this thread's scopes would have it make them.
     """
-    if optimizer.built or variables is None:
+    make = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)
+    if make is None or variables is None:
         return
     strategy = tf.distribute.get_strategy()
 
     def build() -> None:
         with strategy.scope():
-            optimizer.build(list(variables))
-            optimizer.built = True
+            make(list(variables))
+            if hasattr(optimizer, "built"):
+                optimizer.built = True
 
     builder = threading.Thread(target=build, name="lbbsp-build")
     builder.start()

@@ -69,6 +69,8 @@ def test_a_loop_that_cannot_be_served_and_a_world_of_one() -> None:
     assert "draw in the thread that trains" in errors["thread"]
     assert "strategy.run()" in errors["outside_run"]
     assert "tf_keras" in errors["fit"]
+    assert "balanced already" in errors["twice"]
+    assert "closed" not in errors
     assert errors["batches"] == "[8, 8, 4]"
 
 

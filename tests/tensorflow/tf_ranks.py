@@ -98,7 +98,7 @@ def outcomes(
         for kind, places in cluster.items()
         for index in range(len(places))
     ]
-    envs = env if isinstance(env, list) else [env or {}] * len(tasks)
+    envs = env if isinstance(env, list) else [env or {}] * max(1, len(tasks))
     return host().order(
         Order(tasks if world_size else [None], (case.__module__, case.__name__), args, envs, timeout_s, needed), watch
     )

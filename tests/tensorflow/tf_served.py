@@ -74,7 +74,7 @@ def coordinate(cluster: dict[str, list[str]], steps: int, options: dict[str, Any
             for _ in range(10):
                 burnt = tf.matmul(burnt, tf.ones([128, 128]) * 0.01)
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(model(x) ** 2) + 1e-30 * tf.reduce_sum(burnt)
+                loss = tf.reduce_mean(model(x) ** 2) * (1.0 + 1e-30 * tf.reduce_sum(burnt))
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             return tf.identity(numbers)
