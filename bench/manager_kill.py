@@ -65,21 +65,8 @@ def run(iterations: int) -> list[tuple[float, int]]:
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/out"
         first, busy = manager(port), workers.busy(sorted(os.sched_getaffinity(0))[1])
-        job = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node=2",
-                __file__,
-                "--worker",
-                "--iterations",
-                str(iterations),
-                "--out",
-                out,
-            ]
-        )
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
+        job = subprocess.Popen([*launch, "--worker", "--iterations", str(iterations), "--out", out])
         _wait(f"{out}.at", iterations // 3, job)
         first.send_signal(signal.SIGKILL)
         _wait(f"{out}.at", 2 * iterations // 3, job)
