@@ -19,7 +19,7 @@ MOMENTUM, SQUARES = 0.9, 0.99
 class Network:
     """Weights are drawn from the seed. `decay` pulls them to zero by rate * decay each step."""
 
-    def __init__(self, width: int, hidden: int, seed: int, rate: float = 0.003, decay: float = 0.1) -> None:
+    def __init__(self, width: int, hidden: int, seed: int, rate: float = 0.003, decay: float = 0.3) -> None:
         self.rate = rate
         self.decay = decay
         first = np.random.default_rng(seed).normal(0.0, 1.0 / np.sqrt(width + 1), (width, hidden))
