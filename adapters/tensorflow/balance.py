@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from lbbsp.adapters.tensorflow import chain, cluster, source
 from lbbsp.adapters.tensorflow.dataset import BalancedDataset
+from lbbsp.adapters.tensorflow.optimizers import as_list, problem
 from lbbsp.adapters.tensorflow.servers import ServedDataset
 from lbbsp.errors import ConfigError, UnsupportedError
 from lbbsp.worker.identity import device_name, machine_name
@@ -110,7 +111,7 @@ def balance(
         machine=machine_name(),
         device=device_name(cluster.device_kind(), 0),
     )
-    offer = replace(offer, problem=data.problem or _problem(offer, reduction))
+    offer = replace(offer, problem=data.problem or _problem(offer, reduction) or _unfit(optimizer))
     shuffled = data.shuffle if shuffle is None else shuffle
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return _served(data, map, offer, optimizer, shuffled, reduction), optimizer
@@ -147,6 +148,11 @@ def _data(dataset: Any) -> Data:
         return Data(source.of(dataset))
     except ConfigError as error:
         return Data(None, problem=str(error))
+
+
+def _unfit(optimizer: Any) -> str | None:
+    """Why an optimizer can't be balanced."""
+    return next(filter(None, (problem(one) for one in as_list(optimizer))), None)
 
 
 def _problem(offer: Offer, reduction: str | None) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lbbsp.errors import ConfigError, UnsupportedError
+from lbbsp.errors import UnsupportedError
 
 Pair = tuple[Any, Any]
 Change = Callable[[list[Any]], list[Any]]
@@ -25,24 +25,18 @@ class Hooks:
         reduces: `change` sums over the replicas; the optimizer must not do it again.
 
     Raises:
-        UnsupportedError: not a Keras optimizer on TensorFlow.
-        ConfigError: another balance() has its hooks on it.
+        UnsupportedError: what problem() says.
     """
 
     def __init__(self, optimizer: Any, change: Change, reduces: bool) -> None:
         self._change, self._reduces, self._built = change, reduces, False
         self._put_back: list[tuple[Any, str]] = []
-        if {"apply", "apply_gradients"} & set(getattr(optimizer, "__dict__", ())):
-            raise ConfigError("this optimizer is balanced already: call close() on its dataset first")
-        if hasattr(optimizer, "_all_reduce_sum_gradients") and hasattr(optimizer, "apply"):
+        if why := problem(optimizer):
+            raise UnsupportedError(why)
+        if _is_keras3(optimizer):
             self._hook_keras3(optimizer)
-        elif hasattr(optimizer, "apply_gradients") and hasattr(optimizer, "minimize"):
-            self._hook_legacy(optimizer)
         else:
-            raise UnsupportedError(
-                f"{type(optimizer).__name__} is no Keras optimizer on TensorFlow: give balance() one of "
-                "tf.keras.optimizers or tf_keras.optimizers"
-            )
+            self._hook_legacy(optimizer)
 
     def remove(self) -> None:
         """Give the optimizer its own methods back."""
@@ -91,6 +85,22 @@ class Hooks:
 def as_list(optimizer: Any) -> list[Any]:
     """One optimizer or several, as a list."""
     return list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+
+
+def problem(optimizer: Any) -> str | None:
+    """Why an optimizer can't be hooked: it is none of Keras on TensorFlow, or another balance() has its hooks on it."""
+    if not (_is_keras3(optimizer) or (hasattr(optimizer, "apply_gradients") and hasattr(optimizer, "minimize"))):
+        return (
+            f"{type(optimizer).__name__} is no Keras optimizer on TensorFlow: give balance() one of "
+            "tf.keras.optimizers or tf_keras.optimizers"
+        )
+    if {"apply", "apply_gradients"} & set(vars(optimizer)):
+        return "this optimizer is balanced already: call close() on its dataset first"
+    return None
+
+
+def _is_keras3(optimizer: Any) -> bool:
+    return hasattr(optimizer, "_all_reduce_sum_gradients") and hasattr(optimizer, "apply")
 
 
 def scaled(gradient: Any, weight: Any) -> Any:
