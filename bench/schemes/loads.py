@@ -100,7 +100,7 @@ def recording(path: Path, workers: int, fixed_samples: float, seed: int = 0) -> 
         ConfigError: no such file, a column is missing, or a row holds no speed.
     """
     rows = _read(path)
-    recorded = [np.array(rows[name]) for name in sorted(rows)]
+    recorded = [np.array(rows[name]) for name in rows]
     rng = np.random.default_rng([seed, 5])
     edges, rates = [], []
     for worker in range(workers):
@@ -113,15 +113,15 @@ def recording(path: Path, workers: int, fixed_samples: float, seed: int = 0) -> 
     return Schedule(edges, rates)
 
 
-def _read(path: Path) -> dict[int, list[tuple[float, float]]]:
+def _read(path: Path) -> dict[str, list[tuple[float, float]]]:
     if not path.is_file():
         raise ConfigError(f"no recording {path}: wanted a CSV, plain or .gz, with worker,iteration,samples,time_s")
-    rows: dict[int, list[tuple[float, float]]] = {}
+    rows: dict[str, list[tuple[float, float]]] = {}
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         for number, row in enumerate(csv.DictReader(line for line in file if not line.startswith("#")), 2):
             try:
                 values = float(row["samples"]), float(row["time_s"])
-                worker = int(row["worker"])
+                worker = row["worker"]
             except (KeyError, TypeError, ValueError) as error:
                 raise ConfigError(f"{path}, row {number}: wanted worker,iteration,samples,time_s; {error!r}") from error
             if not (values[0] > 0 and 0 < values[1] < float("inf")):

@@ -97,7 +97,7 @@ def test_neighbours_are_there_as_often_as_said(name):
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
 def test_a_recording_plays_its_rows_in_order(tmp_path, suffix):
     path = tmp_path / f"one{suffix}"
-    text = "# a comment\nworker,iteration,samples,time_s\n0,0,8,1.0\n0,1,18,1.0\n1,0,8,2.0\n"
+    text = "# a comment\nworker,iteration,samples,time_s\nw0,0,8,1.0\nw0,1,18,1.0\nw1,0,8,2.0\n"
     path.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
     speeds = loads.recording(path, 3, fixed_samples=2.0)
     assert speeds.end_s(0, 0.0, 10.0) == pytest.approx(1.0)
