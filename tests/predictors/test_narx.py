@@ -102,7 +102,7 @@ def test_what_was_learnt_starts_another_run(tmp_path):
 
 
 def test_what_another_network_learnt_is_refused():
-    with pytest.raises(ConfigError, match=r"w1 have shape \(6, 12\), this network wants \(8, 12\)"):
+    with pytest.raises(ConfigError, match=r"w1 have shape \(6, 8\), this network wants \(8, 8\)"):
         make("narx", WORKERS, 2).start_from(make("narx", WORKERS).learnt())
 
 
