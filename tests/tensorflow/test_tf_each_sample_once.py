@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from random_manager import Faults, ScriptedManager
 from tf_ranks import outcomes, run
-from tf_walks import Plan, Walk, dying, part, peeking, walk
+from tf_walks import Plan, Walk, bereft, dying, part, peeking, walk
 
 DRAWS = 13
 
@@ -69,6 +69,17 @@ def test_no_manager_ever() -> None:
     ranks = run(2, walk, Plan(epochs=1), env={"LBBSP_MANAGER": "tcp://127.0.0.1:9"})
     assert Counter(n for batch in merged(ranks) for n in batch) == Counter(range(206))
     assert {sizes for one in ranks for sizes in one.sizes} == {(8, 8)}
+
+
+def test_the_jobs_own_manager_killed() -> None:
+    plan = Plan(epochs=2)
+    ranks = run(2, bereft, plan)
+    batches = merged(ranks)
+    assert ranks[0].sizes == ranks[1].sizes
+    for epoch in range(2):
+        taken = [number for batch in batches[epoch * DRAWS : (epoch + 1) * DRAWS] for number in batch]
+        assert Counter(taken) == Counter(range(plan.samples))
+    assert ranks[0].state["lbbsp/manager_away"] == 1.0
 
 
 def on_the_path(folder: Path) -> list[list[int]]:

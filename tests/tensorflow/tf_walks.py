@@ -152,3 +152,17 @@ def dying(rank: int, plan: Plan) -> Walk:
             os.kill(os.getpid(), signal.SIGKILL)
         step(batch)
     return Walk()
+
+
+def bereft(rank: int, plan: Plan) -> Walk:
+    """The job's own manager is killed in the first epoch."""
+    _, _, _, dataset, step = _set_up(rank, plan)
+    done = Walk()
+    for _ in range(plan.epochs):
+        for batch in dataset:
+            _take(done, dataset, batch)
+            step(batch)
+            if rank == 0 and len(done.draws) == 6:
+                os.kill(dataset.session._child.process.pid, signal.SIGKILL)
+    done.state = dataset.stats()
+    return done
