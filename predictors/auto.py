@@ -2,7 +2,8 @@
 
 Time lost is what counts: sizes in proportion to forecasts, the slowest worker's time over the clairvoyant one. The
 job as a whole elects one predictor by it; a worker takes another where that alone would surely have made the job
-faster. A smooth maximum (p-norm) judges the latter, so that every worker that comes near the slowest has a say.
+faster, and for as long as it does. A smooth maximum (p-norm) judges the latter, so that every worker that comes
+near the slowest has a say.
 """
 
 from collections import deque
@@ -60,7 +61,7 @@ class Auto(Base):
         options = {"arima": {"background": background}}
         self._members = [MEMBERS[name](workers, sensors, horizon=horizon, **options.get(name, {})) for name in members]
         self._made: deque[tuple[Array, Array]] = deque(maxlen=horizon)
-        self._job = Contest(len(self._names), 1, share=0.02, sureness=0.5)
+        self._job = Contest(len(self._names), 1, share=0.04, sureness=0.5)
         self._each = Contest(len(self._names), workers, share=0.02, sureness=2.0)
         self._elected = np.zeros(1, dtype=np.intp)
         self._chosen = np.zeros(workers, dtype=np.intp)
@@ -91,7 +92,9 @@ class Auto(Base):
         self._job.add(lost_by_job(forecasts[:, known], speed[known])[:, None])
         self._each.add(lost)
         before, self._elected = self._elected, self._job.winners(self._elected)
-        self._chosen = self._each.winners(np.where(self._chosen == before, self._elected, self._chosen))
+        elected = np.broadcast_to(self._elected, self.workers)
+        own = np.where(self._chosen == before, elected, self._each.kept(self._chosen, elected))
+        self._chosen = self._each.winners(own)
 
     def _forecasts(self, sensors: Array, horizon: int) -> Array:
         rows = [member.predict(sensors, horizon) for member in self._members]

@@ -29,6 +29,11 @@ class Contest:
         self._loss = self._loss + share * away
         self._variance = self._variance + share * ((1.0 - share) * away**2 - self._variance)
 
+    def kept(self, in_charge: IntArray, otherwise: IntArray) -> IntArray:
+        """Who is in charge of each column, where it still loses less than `otherwise`; else that one."""
+        columns = np.arange(len(in_charge))
+        return np.where(self._loss[in_charge, columns] < self._loss[otherwise, columns], in_charge, otherwise)
+
     def winners(self, in_charge: IntArray) -> IntArray:
         """Candidate for each column: the one in charge, unless another is surely better."""
         columns = np.arange(len(in_charge))
