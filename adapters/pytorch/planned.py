@@ -50,13 +50,6 @@ class WholeBatches:
 
 def rebuilt(loader: "DataLoader[Any]", batches: PlannedBatches) -> "DataLoader[Any]":
     """The user's loader with our batch sampler."""
-    workers: dict[str, Any] = {}
-    if loader.num_workers > 0:
-        workers = {
-            "prefetch_factor": loader.prefetch_factor,
-            "persistent_workers": loader.persistent_workers,
-            "multiprocessing_context": loader.multiprocessing_context,
-        }
     return DataLoader(
         loader.dataset,
         batch_sampler=batches,
@@ -66,8 +59,19 @@ def rebuilt(loader: "DataLoader[Any]", batches: PlannedBatches) -> "DataLoader[A
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         generator=loader.generator,
-        **workers,
+        **worker_settings(loader),
     )
+
+
+def worker_settings(loader: "DataLoader[Any]") -> dict[str, Any]:
+    """The arguments that torch takes only where there are loader workers."""
+    if loader.num_workers == 0:
+        return {}
+    return {
+        "prefetch_factor": loader.prefetch_factor,
+        "persistent_workers": loader.persistent_workers,
+        "multiprocessing_context": loader.multiprocessing_context,
+    }
 
 
 def lookahead(loader: "DataLoader[Any]") -> int:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from lbbsp.adapters.pytorch.loose import LooseDraws
-from lbbsp.adapters.pytorch.planned import cut_to_nothing
+from lbbsp.adapters.pytorch.planned import cut_to_nothing, worker_settings
 from lbbsp.errors import ConfigError, UnsupportedError
 from lbbsp.worker.vector import IntArray
 
@@ -223,13 +223,6 @@ class StreamIterator(Iterator[Any]):
 
 def _uncollated(loader: "DataLoader[Any]") -> "DataLoader[Any]":
     """The user's loader giving lists of samples."""
-    workers: dict[str, Any] = {}
-    if loader.num_workers > 0:
-        workers = {
-            "prefetch_factor": loader.prefetch_factor,
-            "persistent_workers": loader.persistent_workers,
-            "multiprocessing_context": loader.multiprocessing_context,
-        }
     return DataLoader(
         loader.dataset,
         batch_size=min(CHUNK, int(loader.batch_size or 1)),
@@ -238,5 +231,5 @@ def _uncollated(loader: "DataLoader[Any]") -> "DataLoader[Any]":
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         generator=loader.generator,
-        **workers,
+        **worker_settings(loader),
     )
