@@ -64,10 +64,7 @@ class JobTable:
         try:
             return self._dispatch(peer, message, now_s)
         except Exception as error:  # a fault of ours: counted, and logged with its trace the first time
-            kind = f"internal {type(error).__name__}"
-            if kind not in self.rejections.of(message.job):
-                log.exception("job %r: a fault of the manager's own", message.job)
-            self.rejections.add(message.job, kind, str(error))
+            self._fault(message.job, error)
             return []
 
     def _dispatch(self, peer: bytes, message: ToManager, now_s: float) -> list[Reply]:
@@ -121,7 +118,17 @@ class JobTable:
         """Let jobs that have just made a plan do what could wait until it had left."""
         behind, self._behind = self._behind, []
         for live in behind:
-            live.catch_up()
+            try:
+                live.catch_up()
+            except Exception as error:  # a fault of ours in one job ends no other
+                self._fault(live.hello.job, error)
+
+    def _fault(self, job: str, error: Exception) -> None:
+        """Count a fault of ours; call it while the error is being handled."""
+        kind = f"internal {type(error).__name__}"
+        if kind not in self.rejections.of(job):
+            log.exception("job %r: a fault of the manager's own", job)
+        self.rejections.add(job, kind, str(error))
 
     def _hello(self, peer: bytes, hello: Hello, now_s: float) -> list[Reply]:
         reason = unsound(hello)

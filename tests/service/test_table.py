@@ -226,3 +226,18 @@ def test_each_kind_is_logged_once_and_the_table_of_kinds_is_bounded(caplog):
 def test_unreadable_frames_are_counted_and_not_answered(table, text):
     assert table.handle(b"peer", text, 0.0) == []
     assert table.rejections.total() == {"malformed": 1}
+
+
+def test_a_fault_in_the_bookkeeping_of_one_job_ends_no_other(table, monkeypatch):
+    for job in ("j", "k"):
+        for rank in range(WORLD):
+            say(table, hello(rank, job=job), peer=b"%s %d" % (job.encode(), rank))
+        for rank in range(WORLD):
+            report = Report(job=job, incarnation="i", rank=rank, iteration=1, samples=30, own_time_s=0.1)
+            say(table, report, peer=b"%s %d" % (job.encode(), rank))
+    caught_up = []
+    monkeypatch.setattr(table.jobs["j"].live, "catch_up", lambda: 1 / 0)
+    monkeypatch.setattr(table.jobs["k"].live, "catch_up", lambda: caught_up.append("k"))
+    table.catch_up()
+    assert caught_up == ["k"]
+    assert table.rejections.of("j") == {"internal ZeroDivisionError": 1}
