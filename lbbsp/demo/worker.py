@@ -1,46 +1,32 @@
-"""One rank of the demo: torchrun starts it as `python -m lbbsp.demo.worker FOLDER`.
+"""One rank of the demo under PyTorch: torchrun starts it as `python -m lbbsp.demo.worker FOLDER`.
 
-Looks for the best fixed split in a sweep, then trains with equal sizes, with LB-BSP and with that split in alternating
-blocks. Writes one row an iteration; knows nothing of display or figures.
+Makes the copies of the model and says what an iteration of one is; blocks.py runs them.
 """
 
 import os
 import sys
-import time
 from pathlib import Path
-from typing import TextIO
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from lbbsp.demo import model, records, sweep
+from lbbsp.demo import blocks, model, records
+from lbbsp.demo.blocks import Blocks, Measured
 from lbbsp.demo.lanes import BalancedLane, ForcedLane, Lane, Slices
-from lbbsp.demo.records import COMPARE, EQUAL, FIXED, SWEEP, WARM_UP, Row, Settings
+from lbbsp.demo.records import EQUAL, FIXED, Settings
 from lbbsp.demo.stopwatch import Stopwatch
 
-SETTLING = 3
-"""Iterations at the start of a block that are not measured: caches fill, new sizes are tuned for."""
-GO_POLL_S = 0.05
 
+class Iteration:
+    """One iteration of a lane, timed alike for all."""
 
-class Runner:
-    """Runs blocks of one lane at a time and writes their rows."""
-
-    def __init__(self, rank: int, file: TextIO) -> None:
-        self._rank, self._file = rank, file
+    def __init__(self) -> None:
         self._watches: dict[Lane, Stopwatch] = {}
-        self._blocks = 0
 
-    def block(self, lane: Lane, iterations: int, phase: str) -> list[float]:
-        """Train for some iterations; the time of each in seconds, the first ones left out."""
+    def __call__(self, lane: Lane) -> Measured:
+        """Draw, forward, backward, update."""
         watch = self._watches.setdefault(lane, Stopwatch(lane.ddp.module))
-        dist.barrier()
-        times_s = [self._iteration(lane, watch, phase, number < SETTLING) for number in range(iterations)]
-        self._blocks += 1
-        return times_s[SETTLING:]
-
-    def _iteration(self, lane: Lane, watch: Stopwatch, phase: str, settling: bool) -> float:
         watch.begin()
         batch = next(lane.batches)
         watch.drawn()
@@ -50,27 +36,7 @@ class Runner:
         watch.reduced()
         lane.optimizer.step()
         value = float(loss.detach())
-        iteration_s, own_s, wait_s, draw_s = watch.end()
-        records.write(
-            self._file,
-            Row(
-                phase=phase,
-                mode=lane.name,
-                block=self._blocks,
-                iteration=lane.iterations,
-                sizes=lane.sizes,
-                settling=settling,
-                samples=len(batch[0]),
-                iteration_s=iteration_s,
-                own_s=own_s,
-                wait_s=wait_s,
-                draw_s=draw_s,
-                loss=value,
-                lag=lane.lag,
-            ),
-        )
-        lane.iterations += 1
-        return iteration_s
+        return Measured(len(batch[0]), *watch.end(), value)
 
 
 class Lanes:
@@ -93,23 +59,6 @@ class Lanes:
         self.balanced = BalancedLane(ddp(), settings.optimizer, data, half, settings.seed)
 
 
-def train(runner: Runner, lanes: Lanes, settings: Settings) -> None:
-    """The whole run: warm-up, sweep, comparison."""
-    for lane in (lanes.equal, lanes.fixed, lanes.balanced):
-        runner.block(lane, 2 * SETTLING, WARM_UP)
-
-    def times_s(sizes: tuple[int, ...], iterations: int) -> list[float]:
-        lanes.fixed.force(sizes)
-        return _agreed(runner.block(lanes.fixed, iterations + SETTLING, SWEEP))
-
-    best = sweep.best_sizes(times_s, settings.global_batch, settings.slow_rank)
-    lanes.fixed.force(best)
-    order: list[Lane] = [lanes.equal, lanes.balanced, lanes.fixed]
-    for number in range(settings.blocks):
-        for compared in order if number % 2 == 0 else reversed(order):
-            runner.block(compared, settings.block_iterations, COMPARE)
-
-
 def _agreed(values: list[float]) -> list[float]:
     """Rank 0's values, so that all ranks choose alike."""
     tensor = torch.tensor(values, dtype=torch.float64)
@@ -128,10 +77,9 @@ def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     lanes = Lanes(folder, settings, rank)
     with records.rows_file(folder, rank).open("w", buffering=1) as file:
-        (folder / f"pid{rank}").write_text(str(os.getpid()))
-        while not (folder / "go").exists():
-            time.sleep(GO_POLL_S)
-        train(Runner(rank, file), lanes, settings)
+        blocks.wait_for_go(folder, rank)
+        runner: Blocks[Lane] = Blocks(file, Iteration(), dist.barrier)
+        blocks.train(runner, lanes.equal, lanes.balanced, lanes.fixed, lanes.fixed.force, settings, _agreed)
         dist.barrier()
     dist.destroy_process_group()
 
