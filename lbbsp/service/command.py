@@ -7,47 +7,62 @@ import gc
 import logging
 import os
 import sys
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 import typer
 
 from lbbsp.protocol import EmbeddedOrders, EmbeddedReady
+from lbbsp.service import logs
+from lbbsp.service.config import Config, LogFormat, LogLevel, gather
 from lbbsp.service.daemon import Daemon
 from lbbsp.service.job import sensors_every, sizer_maker
 from lbbsp.service.options import ManagerOptions, ServerKeys
 from lbbsp.service.table import JobTable
 
 log = logging.getLogger("lbbsp.manager")
-
-
-class LogLevel(StrEnum):
-    """Least severity that is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
+DEFAULT = Config()
 
 
 def command(
-    bind: Annotated[str, typer.Option(help="Where to listen; port 0 finds a free one.")] = "tcp://127.0.0.1:5551",
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve a network without keys.")] = False,
-    predictor: Annotated[str, typer.Option(help="What forecasts speeds.")] = "ema",
-    rule: Annotated[str, typer.Option(help="Sizes by: auto, speed, adaptive, leader-straggler, linear.")] = "auto",
+    config: Annotated[str | None, typer.Option(help="TOML file; flags and LBBSP_MANAGER_* go before it.")] = None,
+    bind: Annotated[
+        str | None, typer.Option(help=f"Where to listen; port 0 finds a free one. Default {DEFAULT.bind}.")
+    ] = None,
+    keys: Annotated[str | None, typer.Option(help="Folder that `lbbsp keys` made: only its clients come in.")] = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help="Serve a network without keys.")] = None,
+    predictor: Annotated[str | None, typer.Option(help=f"What forecasts speeds. Default {DEFAULT.predictor}.")] = None,
+    rule: Annotated[
+        str | None, typer.Option(help="Sizes by: auto (default), speed, adaptive, leader-straggler, linear.")
+    ] = None,
     on_straggler: Annotated[
-        str, typer.Option(help="Command to run when a rank is flagged as slow and when it is not any more.")
-    ] = "",
-    log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.INFO,
+        str | None, typer.Option(help="Command to run when a rank is flagged as slow and when it is not any more.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="HOST:PORT for Prometheus: /metrics, /health, /ready. Default none.")
+    ] = None,
+    log_level: Annotated[LogLevel | None, typer.Option(help="What to log. Default info.")] = None,
+    log_format: Annotated[LogFormat | None, typer.Option(help="Lines for people or for machines.")] = None,
+    max_jobs: Annotated[int | None, typer.Option(help=f"Default {DEFAULT.max_jobs}.")] = None,
+    max_ranks: Annotated[int | None, typer.Option(help=f"Of one job; default {DEFAULT.max_ranks}.")] = None,
+    max_rate: Annotated[
+        int | None, typer.Option(help=f"Messages a second of one connection; default {DEFAULT.max_rate}.")
+    ] = None,
     embedded: Annotated[bool, typer.Option("--embedded", hidden=True)] = False,
 ) -> None:
     """Serve jobs: reports in, batch sizes out. Ends on SIGTERM."""
-    _configure_logging(log_level, embedded)
-    given = ManagerOptions(bind=bind, insecure=insecure, on_straggler=on_straggler)
-    options = _embedded_options(bind) if embedded else given
+    flags = {name: value for name, value in locals().items() if name not in ("config", "embedded")}
+    settings = gather(flags, os.environ, config)
+    logs.configure(settings.log_level, settings.log_format, "lbbsp manager (embedded)" if embedded else "lbbsp manager")
+    serve(settings, embedded)
+
+
+def serve(settings: Config, embedded: bool = False) -> None:
+    """Serve until a signal."""
+    options = _embedded_options(settings) if embedded else _options(settings)
     options.check()
-    daemon = Daemon(options, JobTable(sizer_maker(predictor, rule), sensors_every(predictor)))
+    table = JobTable(sizer_maker(settings.predictor, settings.rule), sensors_every(settings.predictor))
+    daemon = Daemon(options, table)
     gc.freeze()  # what is imported by now stays: no collection need look at it again
     try:
         _announce(daemon.address, embedded)
@@ -56,17 +71,16 @@ def command(
         daemon.close()
 
 
-def _configure_logging(level: LogLevel, embedded: bool) -> None:
-    who = "lbbsp manager (embedded)" if embedded else "lbbsp manager"
-    logging.basicConfig(level=level.upper(), stream=sys.stderr, format=f"%(asctime)s {who} %(levelname)s %(message)s")
+def _options(settings: Config) -> ManagerOptions:
+    return ManagerOptions(bind=settings.bind, insecure=settings.insecure, on_straggler=settings.on_straggler)
 
 
-def _embedded_options(bind: str) -> ManagerOptions:
+def _embedded_options(settings: Config) -> ManagerOptions:
     """Rank 0 is usually pinned to a core; we may use all that this machine lets us."""
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=EmbeddedOrders)
     keys = ServerKeys(server_secret=orders.server_secret, allowed=frozenset(orders.clients))
-    return ManagerOptions(bind=bind, keys=keys, parent=orders.parent)
+    return ManagerOptions(bind=settings.bind, keys=keys, parent=orders.parent)
 
 
 def _announce(address: str, embedded: bool) -> None:
