@@ -17,6 +17,7 @@ import zmq
 
 from lbbsp.protocol import encode
 from lbbsp.service.options import ManagerOptions
+from lbbsp.service.record import Recorder
 from lbbsp.service.spare import Spare
 from lbbsp.service.table import JobTable
 from lbbsp.service.watch import Watch
@@ -39,6 +40,7 @@ class Daemon:
     Args:
         options: where to listen and for whom.
         table: the jobs.
+        recorder: records the jobs, in spare time.
         clock: seconds, monotonic.
 
     Raises:
@@ -46,9 +48,11 @@ class Daemon:
     """
 
     def __init__(
-        self, options: ManagerOptions, table: JobTable, *, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+        self, options: ManagerOptions, table: JobTable, recorder: Recorder | None = None,
+        *, clock: Callable[[], float] = time.perf_counter,
+    ) -> None:  # fmt: skip
         self._table = table
+        self._recorder = recorder
         self._watch = Watch(table, options.on_straggler)
         self._clock = clock
         self._parent = options.parent
@@ -79,6 +83,8 @@ class Daemon:
             self._serve()
             self._spare.spend()
             now_s = self._clock()
+            if self._recorder is not None:
+                self._recorder.spend(now_s, self._waiting)
             if now_s >= tick_due_s:
                 tick_due_s = now_s + tick_s
                 self._look(now_s)

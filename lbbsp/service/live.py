@@ -63,7 +63,7 @@ class Live:
             draws=report.draws,
             wait_s=report.wait_s,
             settled=report.settled,
-            sensors=self._readings(report),
+            sensors=self.readings(report),
             max_samples=report.max_samples,
         )
         self.silence.heard(report.rank, report.iteration, now_s)
@@ -98,8 +98,8 @@ class Live:
             sizes=tuple(made.sizes.tolist()),
         )
 
-    def _readings(self, report: Report) -> tuple[float, ...]:
-        """In rank 0's order of sensors; NaN for what this rank does not have."""
+    def readings(self, report: Report) -> tuple[float, ...]:
+        """Of a report, in rank 0's order of sensors; NaN for what this rank does not have."""
         wanted = len(self.hello.sensors)
         columns = self._columns.get(report.rank)
         if columns is None:

@@ -5,6 +5,7 @@ a connection; a rank is heard only through the peer that said hello for it.
 """
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -49,6 +50,8 @@ class JobTable:
         self.rejections = Rejections()
         self.planned: dict[str, None] = {}
         """Jobs that have made a plan since this was last emptied, the longest ago first."""
+        self.tap: Callable[[Live, Report, float], None] | None = None
+        """Hears of each report that a running job took, with the time: a recorder."""
         self._make_sizer = make_sizer
         self._sensors_every = sensors_every
         self._behind: list[Live] = []
@@ -108,6 +111,8 @@ class JobTable:
         except RejectedReport as error:
             self.rejections.add(report.job, str(error.kind), str(error))
             return []
+        if self.tap is not None:
+            self.tap(live, report, now_s)
         if plan is None:
             return []
         self.planned[report.job] = None
