@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -18,6 +19,7 @@ from lbbsp.service.config import Config, LogFormat, LogLevel, gather
 from lbbsp.service.daemon import Daemon
 from lbbsp.service.job import sensors_every, sizer_maker
 from lbbsp.service.options import ManagerOptions, ServerKeys
+from lbbsp.service.record import Recorder, RecordOptions, recording
 from lbbsp.service.table import JobTable
 
 log = logging.getLogger("lbbsp.manager")
@@ -48,6 +50,17 @@ def command(
     max_rate: Annotated[
         int | None, typer.Option(help=f"Messages a second of one connection; default {DEFAULT.max_rate}.")
     ] = None,
+    record: Annotated[str | None, typer.Option(help="Folder: record each job into a file there.")] = None,
+    record_part_mib: Annotated[
+        float | None,
+        typer.Option(help=f"A file that has grown to this is closed. Default {DEFAULT.record_part_mib:g}."),
+    ] = None,
+    record_most_mib: Annotated[
+        float | None, typer.Option(help=f"Of all files, then the oldest go. Default {DEFAULT.record_most_mib:g}.")
+    ] = None,
+    record_parquet: Annotated[
+        bool | None, typer.Option("--record-parquet", help="Closed files become Parquet.")
+    ] = None,
     embedded: Annotated[bool, typer.Option("--embedded", hidden=True)] = False,
 ) -> None:
     """Serve jobs: reports in, batch sizes out. Ends on SIGTERM."""
@@ -61,14 +74,26 @@ def serve(settings: Config, embedded: bool = False) -> None:
     """Serve until a signal."""
     options = _embedded_options(settings) if embedded else _options(settings)
     options.check()
-    table = JobTable(sizer_maker(settings.predictor, settings.rule), sensors_every(settings.predictor))
-    daemon = Daemon(options, table)
+    table = JobTable(
+        sizer_maker(settings.predictor, settings.rule), 1 if settings.record else sensors_every(settings.predictor)
+    )
+    recorder = _recorder(settings, table)
+    daemon = Daemon(options, table, recorder)
     gc.freeze()  # what is imported by now stays: no collection need look at it again
     try:
         _announce(daemon.address, embedded)
         log.info("stopped by %s", daemon.run())
     finally:
         daemon.close()
+        if recorder is not None:
+            recorder.close()
+
+
+def _recorder(settings: Config, table: JobTable) -> Recorder | None:
+    if not settings.record:
+        return None
+    folder, part, most = Path(settings.record), settings.record_part_mib, settings.record_most_mib
+    return recording(RecordOptions(folder, part, most, settings.record_parquet), table)
 
 
 def _options(settings: Config) -> ManagerOptions:

@@ -57,6 +57,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Of one job."""
     max_rate: Annotated[int, Meta(ge=10, le=10_000_000)] = 2_000
     """Messages a second that one connection may send for long."""
+    record: str = ""
+    """Folder for recordings of all jobs; empty: none."""
+    record_part_mib: float = 64.0
+    """A recording's file of this size is closed."""
+    record_most_mib: float = 2048.0
+    """Of all files together; beyond it the oldest go."""
+    record_parquet: bool = False
 
 
 FIELDS = {field.name: field.type for field in msgspec.structs.fields(Config)}

@@ -18,6 +18,7 @@ from lbbsp.service.job import Job
 from lbbsp.service.live import Live
 from lbbsp.service.record_files import Files, Tape
 from lbbsp.service.record_rows import Rows
+from lbbsp.service.table import JobTable
 
 log = logging.getLogger(__name__)
 
@@ -134,3 +135,15 @@ class Recorder:
     def _runs(self, live: Live) -> bool:
         job = self._jobs.get(live.hello.job)
         return job is not None and job.live is live
+
+
+def recording(options: RecordOptions, table: JobTable) -> Recorder:
+    """A recorder of all jobs of a table.
+
+    Raises:
+        ConfigError: options that make no sense.
+    """
+    recorder = Recorder(options, table.jobs)
+    table.tap = recorder.add
+    log.info("recording jobs into %s", options.directory)
+    return recorder
