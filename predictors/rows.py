@@ -16,6 +16,9 @@ CAPACITY = 16_384
 class RowBuffer:
     """Inputs, targets and weights of CAPACITY rows; a NaN target weighs nothing."""
 
+    kept = False
+    """In a journal: too large, and soon filled again."""
+
     def __init__(self, workers: int, width: int, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self._workers = workers

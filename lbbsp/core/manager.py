@@ -21,12 +21,16 @@ from lbbsp.core.limits import Limits
 from lbbsp.core.reports import Gathering, Inbox, RejectedReport, Rejection
 from lbbsp.core.rules import Adaptive, Rule, choose
 from lbbsp.core.sight import Sight
+from lbbsp.core.state import State, take, told
 from lbbsp.core.stats import JobStats, Meter
 from lbbsp.errors import ConfigError
 
 __all__ = ["BatchSizeManager", "JobSpec", "JobStats", "PlanMade", "RejectedReport", "Rejection"]
 
 Array = npt.NDArray[np.float64]
+
+_OF_THE_MOMENT = frozenset({"job", "_observe_only", "_horizon", "_newest", "_behind"})
+"""What is given anew, or passes with the iteration, and is not told."""
 
 
 class BatchSizeManager:
@@ -171,6 +175,24 @@ class BatchSizeManager:
         samples = np.full(len(at_reference_s), reference)
         speed = self._fit.speed(samples, at_reference_s)
         self._forecaster.observe(speed, np.full((len(speed), len(self.job.sensors)), np.nan))
+
+    def told(self) -> State:
+        """All that was learnt, for a journal; arrays are not copied."""
+        self.catch_up()
+        return told(self, without=_OF_THE_MOMENT)
+
+    def resume(self, state: State) -> list[str]:
+        """Go on from what a core of the same job told; names what does not fit this one (another predictor, say).
+
+        Call it before the first report.
+        """
+        left = take(self, state)
+        if "_forecaster" in left:
+            told_before = state["_forecaster"]
+            last = told_before.get("last") if isinstance(told_before, dict) else None
+            if isinstance(last, np.ndarray) and last.shape == self._speeds.shape and last.dtype == self._speeds.dtype:
+                self._forecaster.observe(last, np.full((len(last), len(self.job.sensors)), np.nan))
+        return left
 
     def _mode(self) -> str:
         if self._observe_only:
