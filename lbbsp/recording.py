@@ -1,7 +1,8 @@
 """Recordings of jobs: files of one row a worker and iteration, read into arrays (iterations, workers).
 
 Takes gzip or plain CSV, and Parquet with the extra lbbsp[parquet]. Columns: worker, iteration, samples, own_time_s
-(or time_s); start_s and wait_s if known; every other column of numbers is a sensor, read when that iteration
+(or time_s), of all `draws` of an iteration together; start_s and wait_s if known; settled, 0 where the time holds
+one-off costs and says nothing of speed; every other column of numbers is a sensor, read when that iteration
 started, or, where its name begins with over_, averaged over it. Blank = unknown. Times in seconds.
 """
 
@@ -124,7 +125,11 @@ def _arranged(name: str, columns: dict[str, list[str]]) -> Recording:
     sensors = [column for column in columns if column not in NO_SENSORS]
     own_time_s = cells.grid(TIMES[0] if TIMES[0] in columns else TIMES[1])
     samples = cells.grid("samples")
-    sound = (own_time_s > 0) & (samples > 0)
+    draws = cells.grid("draws") if "draws" in columns else np.ones(samples.shape)
+    samples, own_time_s = samples / draws, own_time_s / draws
+    sound = (own_time_s > 0) & (samples > 0) & np.isfinite(samples)
+    if "settled" in columns:
+        sound &= cells.grid("settled") != 0
     at_start = np.full((*own_time_s.shape, len(sensors)), np.nan)
     for index, sensor in enumerate(sensors):
         grid = cells.grid(sensor)
