@@ -27,6 +27,13 @@ class OptimizerName(StrEnum):
     adamw = "adamw"
 
 
+class FrameworkName(StrEnum):
+    """What --framework takes."""
+
+    torch = "torch"
+    tensorflow = "tensorflow"
+
+
 class SlowdownName(StrEnum):
     """What --slowdown takes."""
 
@@ -36,6 +43,7 @@ class SlowdownName(StrEnum):
 
 
 def command(
+    framework: Annotated[FrameworkName, typer.Option(help="What trains.")] = FrameworkName.torch,
     optimizer: Annotated[OptimizerName, typer.Option(help="What updates the weights.")] = OptimizerName.sgd,
     slow_rank: Annotated[int, typer.Option(min=0, max=WORKERS - 1, help="Which worker is slowed down.")] = 1,
     float64: Annotated[bool, typer.Option("--float64", help="Train in double precision, on smaller images.")] = False,
@@ -54,7 +62,7 @@ def command(
 
     Takes about two minutes. Trains a small network on scikit-learn's handwritten digits; nothing is downloaded.
     """
-    machine.require_libraries()
+    machine.require_libraries(framework.value)
     if global_batch < LEAST_BATCH or global_batch % WORKERS:
         raise ConfigError(f"global batch {global_batch}: the demo needs an even one of at least {LEAST_BATCH}")
     plan = machine.plan(slow_rank, slowdown.value)
@@ -65,6 +73,7 @@ def command(
         block_iterations=block_iterations,
         optimizer=optimizer.value,
         float64=float64,
+        framework=framework.value,
         slow_rank=slow_rank,
         cores=plan.cores,
     )
@@ -80,8 +89,9 @@ def command(
 def run(console: Console, settings: Settings, plan: machine.Plan, keep: Path | None) -> RowsOfRanks:
     """Train, showing how it goes; the rows of each rank."""
     console.print(
-        f"Two torchrun workers, one thread each, train a small CNN on handwritten digits ({settings.optimizer}, "
-        f"global batch {settings.global_batch}); {plan.label}. About two minutes, nothing is downloaded."
+        f"Two {settings.framework} workers, one thread each, train a small CNN on handwritten digits "
+        f"({settings.optimizer}, global batch {settings.global_batch}); {plan.label}. About two minutes, nothing is "
+        "downloaded."
     )
     others = machine.others_at_work()
     if others is not None:

@@ -1,5 +1,6 @@
-"""Runs the demo's processes: torchrun with two workers, the slowdown beside them. Yields their rows as they come.
+"""Runs the demo's processes: two workers and the slowdown beside them. Yields their rows as they come.
 
+torchrun starts PyTorch's workers, tensorflow_job.py TensorFlow's.
 All of them end with this process's context, whatever happens. Knows nothing of display or figures.
 """
 
@@ -40,7 +41,7 @@ class Run:
 
     def __init__(self, settings: Settings, plan: Plan, folder: Path) -> None:
         self._settings, self._plan, self._folder = settings, plan, folder
-        self._log = folder / "torchrun.log"
+        self._log = folder / "training.log"
         self._tails = [Tail(records.rows_file(folder, rank)) for rank in range(WORKERS)]
 
     def rows(self) -> Iterator[RowsOfRanks]:
@@ -51,7 +52,7 @@ class Run:
         """
         digits.save(self._folder / "digits.npz", enlarged=1 if self._settings.float64 else 2)
         records.save_settings(self._folder, self._settings)
-        with self._log.open("wb") as log, _running(_torchrun(self._folder), log) as trainer:
+        with self._log.open("wb") as log, _running(self._trainer(), log) as trainer:
             while not all((self._folder / f"pid{rank}").exists() for rank in range(WORKERS)):
                 self._check(trainer)
                 time.sleep(POLL_S)
@@ -62,6 +63,11 @@ class Run:
                     yield self._new_rows()
             self._check(trainer)
         yield self._new_rows()
+
+    def _trainer(self) -> Command:
+        if self._settings.framework == "tensorflow":
+            return [sys.executable, "-m", "lbbsp.demo.tensorflow_job", str(self._folder)]
+        return _torchrun(self._folder)
 
     def _new_rows(self) -> RowsOfRanks:
         return [list(tail.new_rows()) for tail in self._tails]

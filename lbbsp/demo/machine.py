@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
-from lbbsp.demo.records import WORKERS
+from lbbsp.demo.records import WORKERS, Framework
 from lbbsp.errors import ConfigError
 
-NEEDED = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+NEEDED = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+EXTRAS = {"torch": "demo", "tensorflow": "demo-tensorflow"}
+"""Of this package, for each framework."""
 BLURRING_LOAD = 0.7
 Slowdown = Literal["busy", "pauses"]
 
@@ -68,12 +70,13 @@ def others_at_work() -> float | None:
     return load if load > BLURRING_LOAD else None
 
 
-def require_libraries() -> None:
-    """All that the demo imports.
+def require_libraries(framework: Framework = "torch") -> None:
+    """All that the demo imports, with this framework.
 
     Raises:
         ConfigError: names what is missing, and how to get it.
     """
-    missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
+    needed: dict[str, str] = {framework: framework} | NEEDED
+    missing = [package for module, package in needed.items() if find_spec(module) is None]
     if missing:
-        raise ConfigError(f"the demo needs {', '.join(missing)}: pip install 'lbbsp[demo]'")
+        raise ConfigError(f"the demo needs {', '.join(missing)}: pip install 'lbbsp[{EXTRAS[framework]}]'")

@@ -14,6 +14,7 @@ WORKERS = 2
 EQUAL, LBBSP, FIXED = "equal", "lbbsp", "fixed"
 WARM_UP, SWEEP, COMPARE = "warm-up", "sweep", "compare"
 Optimizer = Literal["sgd", "adamw"]
+Framework = Literal["torch", "tensorflow"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     block_iterations: int = 34
     optimizer: Optimizer = "sgd"
     float64: bool = False
+    framework: Framework = "torch"
     slow_rank: int = 1
     cores: tuple[int, ...] | None = None
     """The core of each rank; None where processes can't be pinned."""
@@ -48,7 +50,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     own_s: float
     """From the start of the iteration to the last gradient."""
     wait_s: float
-    """From the last gradient to the end of the reduction."""
+    """From the last gradient to the end of the reduction; under TensorFlow the update that follows is in it."""
     draw_s: float
     """Part of own_s: getting the batch, waiting for its size included."""
     loss: float

@@ -41,3 +41,10 @@ def test_missing_libraries_are_named_with_what_to_install(monkeypatch):
     monkeypatch.setattr(machine, "find_spec", lambda name: None if name == "sklearn" else object())
     with pytest.raises(ConfigError, match=r"scikit-learn: pip install 'lbbsp\[demo\]'"):
         machine.require_libraries()
+
+
+def test_a_missing_framework_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setattr(machine, "find_spec", lambda name: None if name == "tensorflow" else object())
+    machine.require_libraries("torch")
+    with pytest.raises(ConfigError, match=r"needs tensorflow: pip install 'lbbsp\[demo-tensorflow\]'"):
+        machine.require_libraries("tensorflow")
