@@ -41,6 +41,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     lookahead: Annotated[int, Meta(ge=0, le=65_536)] = 0
     sensors: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
     mode: Name = "balance"
+    claims: Name = "off"
+    """`on`, or `auto`: ranks claim a part of each iteration where that pays."""
     protocol: int = PROTOCOL
 
 
@@ -67,6 +69,10 @@ class Report(Message, frozen=True, kw_only=True, tag="report"):
     """The most that fit this rank's memory now; 0 says nothing."""
     cost: Annotated[float, Meta(ge=0, le=1e30)] = 0.0
     """Of all samples together by the user's own count (tokens, pixels); 0 = not counted."""
+    planned: Count = 0
+    """Of the samples, those that were this rank's by plan, where it claims; 0 and 0 claimed: it does not ..."""
+    claimed: Count = 0
+    """... and those that it claimed."""
 
 
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):
@@ -115,6 +121,10 @@ class Plan(Message, frozen=True, kw_only=True, tag="plan"):
     """The newest iteration whose reports went into it."""
     sizes: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=MAX_RANKS)]
     """Samples of each rank, in order of rank; they add up to the global batch."""
+    beta: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """Share of its size that each rank works without asking; the rest is claimed, chunk by chunk."""
+    chunk: Count = 0
+    """The least that a rank of equal share claims at once, in samples; 0 leaves it to the ranks."""
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,6 +26,9 @@ class JobSpec:
     device_kinds: tuple[str, ...] = ()
     """`cpu`, `cuda` and so on, of each rank; empty = all CPUs."""
 
+    claims: str = "off"
+    """`on` or `auto`: ranks may claim a part of each iteration."""
+
     def same_devices(self, earlier: "JobSpec") -> tuple[Ranks, Ranks]:
         """Ranks here and in an earlier job on the same devices, one to one.
 
@@ -53,3 +56,7 @@ class PlanMade:
     """Samples of each rank."""
     changed: bool
     """Whether the sizes differ from those of the plan before."""
+    beta: float = 1.0
+    """Share of its size that each rank works without asking; the rest is claimed."""
+    chunk: int = 0
+    """The least that a rank of equal share claims at once, in samples; 0 leaves it to the ranks."""

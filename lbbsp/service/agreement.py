@@ -12,7 +12,7 @@ from lbbsp.core.manager import JobSpec
 from lbbsp.core.sizing import Bounds
 from lbbsp.protocol import PROTOCOL, Hello
 
-SHARED = ("world_size", "global_batch", "granularity", "mode")
+SHARED = ("world_size", "global_batch", "granularity", "mode", "claims")
 MODES = ("balance", "observe")
 
 
@@ -67,4 +67,5 @@ def job_spec(hellos: Mapping[int, Hello]) -> JobSpec:
         sensors=in_order[0].sensors,
         identities=tuple(f"{hello.machine}/{hello.device}" for hello in in_order),
         device_kinds=tuple(hello.device_kind for hello in in_order),
+        claims=in_order[0].claims,
     )

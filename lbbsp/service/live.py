@@ -96,6 +96,8 @@ class Live:
             version=made.version,
             based_on_iteration=made.based_on_iteration,
             sizes=tuple(made.sizes.tolist()),
+            beta=made.beta,
+            chunk=made.chunk,
         )
 
     def readings(self, report: Report) -> tuple[float, ...]:

@@ -76,6 +76,8 @@ class Follower:
         """The most that fit this rank's memory, for its reports; 0 says nothing."""
         self.disturbed = False
         """The iteration under way holds work done twice: its time says nothing of speed."""
+        self.claimed = (0, 0)
+        """Planned and claimed samples of the iteration under way, where parts of it are claimed."""
         self._lookahead, self._clock, self._read_sensors = lookahead, clock, read_sensors
         self._ahead = ahead
         self._reads_ahead = lookahead > 0 or (ahead is not None and ahead.depth > 0)
@@ -201,8 +203,10 @@ class Follower:
             settled=self._settled(parts) and not self.disturbed,
             max_samples=self.bound_samples,
             sensors=self._read_sensors(),
+            planned=self.claimed[0],
+            claimed=self.claimed[1],
         )
-        self.disturbed = False
+        self.disturbed, self.claimed = False, (0, 0)
         self._closings.append(self._sequence)
         self.totals.iterations += 1
         self.totals.samples += report.samples

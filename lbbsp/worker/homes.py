@@ -22,7 +22,7 @@ def portions(homes: IntArray, sizes: IntArray, rank: int) -> list[Interval]:
 
     Args:
         homes: (ranks,) what each fetches ahead.
-        sizes: (ranks,) what each takes, of the same sum.
+        sizes: (ranks,) what each takes, of the same sum or a smaller one.
         rank: whose intervals.
     """
     starts = np.cumsum(homes) - homes
@@ -33,6 +33,13 @@ def portions(homes: IntArray, sizes: IntArray, rank: int) -> list[Interval]:
         before = int(wanted[:rank].sum())
         mine += _of_left(starts + kept, homes - kept, before, before + int(wanted[rank]))
     return mine
+
+
+def left_portions(homes: IntArray, sizes: IntArray, low: int, high: int) -> list[Interval]:
+    """The low-th to high-th position of what portions() of these sizes, of a smaller sum, leave to nobody."""
+    starts, kept = np.cumsum(homes) - homes, np.minimum(homes, sizes)
+    taken = int((sizes - kept).sum())
+    return _of_left(starts + kept, homes - kept, taken + low, taken + high) if high > low else []
 
 
 def _of_left(starts: IntArray, counts: IntArray, low: int, high: int) -> list[Interval]:

@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import zmq
 
+from lbbsp.core.parts import WHOLE_PPM
 from lbbsp.core.sizing import Bounds, fits
 from lbbsp.protocol import Hello, Plan, Report
 from lbbsp.worker.client import Client
@@ -300,6 +301,7 @@ class Relay(threading.Thread):
         if plan is None or plan.based_on_iteration <= old.based_on_iteration:
             return old
         sizes = np.array(plan.sizes, dtype=np.int64)
+        old = replace(old, beta_ppm=round(WHOLE_PPM * plan.beta), chunk=plan.chunk)
         why = fits(sizes, self._bounds)
         if why is not None:
             self.plans_refused += 1

@@ -43,6 +43,7 @@ class Offer:
     drop_last: bool = False
     manager: str | None = None
     mode: str = "balance"
+    claims: str = "off"
     device_kind: str = "cpu"
     machine: str = "unknown"
     device: str = "cpu"
@@ -69,6 +70,8 @@ class Terms:
     drop_last: bool
     seed: int
     mode: str
+    claims: str = "off"
+    """`on` or `auto`: a part of each iteration may be claimed."""
 
     @property
     def draws(self) -> int | None:
@@ -79,7 +82,7 @@ class Terms:
         return full + (1 if rest and not self.drop_last else 0)
 
 
-ALIKE = ("global_batch", "granularity", "dataset_samples", "mode", "manager")
+ALIKE = ("global_batch", "granularity", "dataset_samples", "mode", "manager", "claims")
 
 
 def settle(offers: Sequence[Offer]) -> Terms:
@@ -119,6 +122,7 @@ def settle(offers: Sequence[Offer]) -> Terms:
         drop_last=any(offer.drop_last for offer in offers),
         seed=first.seed,
         mode=first.mode,
+        claims=first.claims,
     )
 
 
@@ -139,6 +143,7 @@ def hello(terms: Terms, offer: Offer, rank: int, sensors: tuple[str, ...], loads
         lookahead=terms.lookahead,
         sensors=sensors,
         mode=terms.mode,
+        claims=terms.claims,
     )
 
 

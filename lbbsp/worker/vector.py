@@ -1,8 +1,8 @@
 """What rank 0 broadcasts after each gradient reduction: the sizes in force, and where rank 0 is.
 
-One int64 array of fixed length: sequence number, version, the iteration that the sizes are based on, up to PLACES
-places in the data (epoch, draw, hash of the order), then sizes and homes of the ranks. Knows nothing of
-frameworks, sockets or time. Sizes in samples.
+One int64 array of fixed length: sequence number, version, the iteration that the sizes are based on, planned
+share and least chunk (see core/parts.py), up to PLACES places in the data (epoch, draw, hash of the order), then sizes
+and homes of the ranks. Knows nothing of frameworks, sockets or time. Sizes in samples.
 """
 
 from dataclasses import dataclass, field
@@ -11,9 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lbbsp.core.parts import WHOLE_PPM
+
 IntArray = npt.NDArray[np.int64]
 PLACES = 4
-HEADER = 3 + 3 * PLACES
+FIXED = 5
+HEADER = FIXED + 3 * PLACES
 
 
 class Place(NamedTuple):
@@ -43,6 +46,10 @@ class Vector:
     homes: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """(ranks,) samples that each rank's loader fetches ahead for one iteration, of the same sum (see homes.py);
     default: the sizes."""
+    beta_ppm: int = WHOLE_PPM
+    """Planned share of the sizes in millionths; the rest is claimed. Whole: nothing is."""
+    chunk: int = 0
+    """The least that a rank of equal share claims at once, in samples; 0 leaves it to the ranks."""
 
     def __post_init__(self) -> None:
         if not self.homes.size:
@@ -51,7 +58,7 @@ class Vector:
 
 def pack(vector: Vector, places: tuple[Place, ...]) -> IntArray:
     """The payload of one broadcast, (payload_length(ranks),)."""
-    head = [vector.sequence, vector.version, vector.based_on_iteration]
+    head = [vector.sequence, vector.version, vector.based_on_iteration, vector.beta_ppm, vector.chunk]
     for place in (*places[:PLACES], *[NOWHERE] * (PLACES - len(places))):
         head.extend(place)
     return np.concatenate([np.array(head, dtype=np.int64), vector.sizes, vector.homes])
@@ -64,8 +71,8 @@ def payload_length(ranks: int) -> int:
 
 def unpack(payload: IntArray) -> tuple[Vector, tuple[Place, ...]]:
     """The inverse of pack()."""
-    sequence, version, based_on = (int(field) for field in payload[:3])
-    triples = payload[3:HEADER].reshape(PLACES, 3).tolist()
+    sequence, version, based_on, beta_ppm, chunk = (int(field) for field in payload[:FIXED])
+    triples = payload[FIXED:HEADER].reshape(PLACES, 3).tolist()
     places = tuple(place for place in (Place(*triple) for triple in triples) if place != NOWHERE)
     sizes, homes = payload[HEADER:].reshape(2, -1).copy()
-    return Vector(sizes, sequence, version, based_on, homes), places
+    return Vector(sizes, sequence, version, based_on, homes, beta_ppm, chunk), places
