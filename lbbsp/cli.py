@@ -19,6 +19,7 @@ from lbbsp.errors import LbbspError
 
 COMMANDS = {
     "manager": "lbbsp.service.command",
+    "keys": "lbbsp.service.keys_command",
     "compare": "lbbsp.compare",
     "demo": "lbbsp.demo.command",
     "doctor": "lbbsp.doctor.command",

@@ -17,6 +17,7 @@ from lbbsp.adapters.pytorch.models import bounds_minimum, device_of, has_batch_n
 from lbbsp.adapters.pytorch.order import of_loader
 from lbbsp.errors import ConfigError
 from lbbsp.worker.identity import device_name, machine_name
+from lbbsp.worker.keyfile import key_problem
 from lbbsp.worker.session import manager_address
 from lbbsp.worker.terms import Offer
 
@@ -134,7 +135,8 @@ def _plain(models: Sequence[Any], settings: Settings) -> Offer:
         gpu_uuid=gpu_uuid(device),
         problem=_unknown("mode", settings.get("mode", "balance"), MODES)
         or _unknown("reduction", settings.get("reduction", "mean"), REDUCTIONS)
-        or _unknown("chunks", settings.get("chunks", "auto"), chunks.CHOICES),
+        or _unknown("chunks", settings.get("chunks", "auto"), chunks.CHOICES)
+        or key_problem(manager_address(settings.get("manager"))),
     )
 
 

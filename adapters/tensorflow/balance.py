@@ -16,6 +16,7 @@ from lbbsp.adapters.tensorflow.optimizers import as_list, problem
 from lbbsp.adapters.tensorflow.servers import ServedDataset
 from lbbsp.errors import ConfigError, UnsupportedError
 from lbbsp.worker.identity import device_name, machine_name
+from lbbsp.worker.keyfile import key_problem
 from lbbsp.worker.session import manager_address
 from lbbsp.worker.terms import Offer
 
@@ -111,7 +112,8 @@ def balance(
         machine=machine_name(),
         device=device_name(cluster.device_kind(), 0),
     )
-    offer = replace(offer, problem=data.problem or _problem(offer, reduction) or _unfit(optimizer))
+    ours = _problem(offer, reduction) or _unfit(optimizer) or key_problem(offer.manager)
+    offer = replace(offer, problem=data.problem or ours)
     shuffled = data.shuffle if shuffle is None else shuffle
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return _served(data, map, offer, optimizer, shuffled, reduction), optimizer

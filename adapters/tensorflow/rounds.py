@@ -14,6 +14,7 @@ from lbbsp.errors import ServiceError
 from lbbsp.protocol import Report
 from lbbsp.worker import embedded
 from lbbsp.worker.client import Client
+from lbbsp.worker.keyfile import client_curve
 from lbbsp.worker.session import NOBODY, Reach
 from lbbsp.worker.terms import Offer, Terms, hello
 from lbbsp.worker.vector import IntArray
@@ -96,7 +97,7 @@ class Rounds:
 
     def _reach(self, offer: Offer) -> Reach:
         if offer.manager:
-            return Reach(offer.manager)
+            return Reach(offer.manager, client_curve())
         try:
             self._child = embedded.start()
         except ServiceError as error:

@@ -15,12 +15,15 @@ import typer
 
 from lbbsp.protocol import EmbeddedOrders, EmbeddedReady
 from lbbsp.service import logs
+from lbbsp.service.admission import Admission
 from lbbsp.service.config import Config, LogFormat, LogLevel, gather
 from lbbsp.service.daemon import Daemon
 from lbbsp.service.job import sensors_every, sizer_maker
-from lbbsp.service.options import ManagerOptions, ServerKeys
+from lbbsp.service.keys import ANYBODY, read_clients, read_server
+from lbbsp.service.options import LOOPBACK, ManagerOptions, ServerKeys
 from lbbsp.service.record import Recorder, RecordOptions, recording
 from lbbsp.service.table import JobTable
+from lbbsp.service.zap import Guests
 
 log = logging.getLogger("lbbsp.manager")
 DEFAULT = Config()
@@ -75,7 +78,9 @@ def serve(settings: Config, embedded: bool = False) -> None:
     options = _embedded_options(settings) if embedded else _options(settings)
     options.check()
     table = JobTable(
-        sizer_maker(settings.predictor, settings.rule), 1 if settings.record else sensors_every(settings.predictor)
+        sizer_maker(settings.predictor, settings.rule),
+        1 if settings.record else sensors_every(settings.predictor),
+        Admission(settings.max_jobs, settings.max_ranks),
     )
     recorder = _recorder(settings, table)
     daemon = Daemon(options, table, recorder)
@@ -97,15 +102,29 @@ def _recorder(settings: Config, table: JobTable) -> Recorder | None:
 
 
 def _options(settings: Config) -> ManagerOptions:
-    return ManagerOptions(bind=settings.bind, insecure=settings.insecure, on_straggler=settings.on_straggler)
+    if settings.insecure and not settings.keys and not settings.bind.startswith(LOOPBACK):
+        log.warning("%s is served without keys: whoever reaches it can move every job's sizes", settings.bind)
+    return ManagerOptions(
+        bind=settings.bind,
+        keys=_keys(Path(settings.keys)) if settings.keys else None,
+        insecure=settings.insecure,
+        max_rate=settings.max_rate,
+        on_straggler=settings.on_straggler,
+    )
+
+
+def _keys(folder: Path) -> ServerKeys:
+    guests = Guests(read_clients(folder), folder)
+    return ServerKeys(server_secret=read_server(folder).secret, guests=guests)
 
 
 def _embedded_options(settings: Config) -> ManagerOptions:
     """Rank 0 is usually pinned to a core; we may use all that this machine lets us."""
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=EmbeddedOrders)
-    keys = ServerKeys(server_secret=orders.server_secret, allowed=frozenset(orders.clients))
-    return ManagerOptions(bind=settings.bind, keys=keys, parent=orders.parent)
+    guests = Guests(dict.fromkeys(orders.clients, ANYBODY))
+    keys = ServerKeys(server_secret=orders.server_secret, guests=guests)
+    return ManagerOptions(bind=settings.bind, keys=keys, max_rate=settings.max_rate, parent=orders.parent)
 
 
 def _announce(address: str, embedded: bool) -> None:

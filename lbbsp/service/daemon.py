@@ -15,9 +15,11 @@ from types import FrameType
 
 import zmq
 
-from lbbsp.protocol import encode
+from lbbsp.protocol import Plan
+from lbbsp.service.latency import Latency
 from lbbsp.service.options import ManagerOptions
 from lbbsp.service.record import Recorder
+from lbbsp.service.router import Incoming, Router
 from lbbsp.service.spare import Spare
 from lbbsp.service.table import JobTable
 from lbbsp.service.watch import Watch
@@ -25,13 +27,10 @@ from lbbsp.service.zap import Doorman
 
 log = logging.getLogger(__name__)
 
-MAX_FRAME_BYTES = 65_536
-QUEUE_MESSAGES = 1_000
 BATCH = 256
 """Frames taken before signals and the clock are looked at again."""
 TICK_S = 1.0
 PARENT_TICK_S = 0.2
-HEARTBEAT_MS, LOST_AFTER_MS = 2_000, 10_000
 
 
 class Daemon:
@@ -57,18 +56,18 @@ class Daemon:
         self._clock = clock
         self._parent = options.parent
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._doorman = None if options.keys is None else Doorman(self._context, options.keys.allowed)
-        self._router = self._context.socket(zmq.ROUTER)
-        self._spare = Spare(table, clock, self._waiting)
+        self._guests = None if options.keys is None else options.keys.guests
+        self._doorman = None if self._guests is None else Doorman(self._context, self._guests)
         self._stopped_by: str | None = None
         self._wake, self._waker = sockets.socketpair()
-        _configure(self._router, options)
         try:
-            options.bind_to(self._router)
+            self._router = Router(self._context, options, table.rejections)
         except BaseException:
             self.close()
             raise
-        self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = self._router.address
+        self.latency = Latency()
+        self._spare = Spare(table, clock, self._router.waiting)
 
     def run(self) -> str:
         """Serve until a signal or the parent's end; returns which."""
@@ -84,7 +83,7 @@ class Daemon:
             self._spare.spend()
             now_s = self._clock()
             if self._recorder is not None:
-                self._recorder.spend(now_s, self._waiting)
+                self._recorder.spend(now_s, self._router.waiting)
             if now_s >= tick_due_s:
                 tick_due_s = now_s + tick_s
                 self._look(now_s)
@@ -104,30 +103,29 @@ class Daemon:
     def _serve(self) -> None:
         for _ in range(BATCH):
             try:
-                frames = self._router.recv_multipart(zmq.NOBLOCK)
+                incoming = self._router.receive(self._clock())
             except zmq.Again:
                 break
-            self._take(frames)
+            if incoming is not None:
+                self._take(incoming)
         self._table.catch_up()
 
-    def _waiting(self) -> bool:
-        return bool(int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
-
-    def _take(self, frames: list[bytes]) -> None:
-        if len(frames) != 2:
-            self._table.rejections.add("", "malformed", f"{len(frames) - 1} frames came, one was wanted")
-            return
-        for peer, message in self._table.handle(frames[0], frames[1], self._clock()):
-            self._router.send_multipart((peer, encode(message)), zmq.NOBLOCK)
+    def _take(self, incoming: Incoming) -> None:
+        for reply in self._table.handle(*incoming):
+            self._router.send(reply)
+            if isinstance(reply[1], Plan):
+                self.latency.add(self._clock() - incoming.at_s)
 
     def _look(self, now_s: float) -> None:
         self._watch.look(now_s)
+        if self._guests is not None:
+            self._guests.refresh()
         if self._parent is not None and os.getppid() != self._parent:
             self._stopped_by = "the end of its parent"
 
     def _poller(self) -> zmq.Poller:
         poller = zmq.Poller()
-        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._router.socket, zmq.POLLIN)
         poller.register(self._wake, zmq.POLLIN)
         if self._doorman is not None:
             poller.register(self._doorman.socket, zmq.POLLIN)
@@ -139,20 +137,3 @@ class Daemon:
 
         signal.signal(signal.SIGTERM, on_signal)
         signal.signal(signal.SIGINT, on_signal)
-
-
-def _configure(router: "zmq.Socket[bytes]", options: ManagerOptions) -> None:
-    settings = {
-        zmq.LINGER: 0,
-        zmq.SNDHWM: QUEUE_MESSAGES,
-        zmq.RCVHWM: QUEUE_MESSAGES,
-        zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
-        zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
-        zmq.HEARTBEAT_TIMEOUT: LOST_AFTER_MS,
-        zmq.BACKLOG: 1_024,
-    }
-    for option, value in settings.items():
-        router.setsockopt(option, value)
-    if options.keys is not None:
-        router.curve_server = True
-        router.curve_secretkey = options.keys.server_secret.encode()

@@ -6,19 +6,19 @@ import msgspec
 import zmq
 
 from lbbsp.errors import ConfigError, ServiceError
+from lbbsp.service.zap import Guests
 
 LOOPBACK = ("tcp://127.", "tcp://localhost:", "tcp://[::1]", "ipc://", "inproc://")
 
 
 class ServerKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The manager's CURVE keys and the clients it lets in: Z85 text."""
+    """The manager's CURVE key, Z85 text, and the clients it lets in."""
 
     server_secret: str
-    allowed: frozenset[str]
-    """Public keys of clients."""
+    guests: Guests
 
     def __repr__(self) -> str:
-        return f"ServerKeys({len(self.allowed)} clients)"
+        return "ServerKeys(...)"
 
 
 class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +28,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     keys: ServerKeys | None = None
     insecure: bool = False
     """Serve beyond this machine without keys."""
+    max_rate: int = 2_000
+    """Messages a second that one connection may send for long."""
     on_straggler: str = ""
     """Command to run when a rank is flagged as slow and when that ends."""
     parent: int | None = None
@@ -38,7 +40,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.keys is None and not self.insecure and not self.bind.startswith(LOOPBACK):
             raise ConfigError(
                 f"{self.bind} is open to the network and has no keys: anybody could move your jobs' sizes; "
-                "bind tcp://127.0.0.1:PORT, or pass --insecure on a network you trust"
+                "make keys with `lbbsp keys DIR` and pass --keys DIR, bind tcp://127.0.0.1:PORT, "
+                "or pass --insecure on a network you trust"
             )
 
     def bind_to(self, router: "zmq.Socket[bytes]") -> None:

@@ -11,18 +11,22 @@ import msgspec
 
 from lbbsp.core.manager import RejectedReport
 from lbbsp.protocol import Bye, Hello, Look, Refused, Report, ToManager, Unknown, decode_to_manager
+from lbbsp.service.admission import Admission
 from lbbsp.service.agreement import unsound
 from lbbsp.service.job import Job, MakeSizer, Reply, refusal
+from lbbsp.service.keys import ANYBODY, Caller
 from lbbsp.service.live import Live
 from lbbsp.service.looks import Looks
+from lbbsp.service.past import Past
 from lbbsp.service.rejections import Rejections
+from lbbsp.service.rights import not_theirs, only_theirs
 
 log = logging.getLogger(__name__)
 
-MAX_JOBS = 1_000
 MAX_PEERS_REMINDED = 4_096
 REMIND_EVERY_S = 0.2
-FORGET_AFTER_S = 3_600.0
+FORGET_AFTER_S = 86_400.0
+"""A job that nobody speaks for is forgotten after this time."""
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -43,48 +47,61 @@ class JobTable:
     Args:
         make_sizer: makes the sizing core of a job that starts.
         sensors_every: iterations between readings of sensors that ranks are asked for.
+        admission: which hellos there is room for.
     """
 
-    def __init__(self, make_sizer: MakeSizer, sensors_every: int = 1) -> None:
+    def __init__(self, make_sizer: MakeSizer, sensors_every: int = 1, admission: Admission | None = None) -> None:
         self.jobs: dict[str, Job] = {}
         self.rejections = Rejections()
         self.planned: dict[str, None] = {}
         """Jobs that have made a plan since this was last emptied, the longest ago first."""
+        self.past = Past()
+        """Jobs that may come back."""
+        self.begun: dict[str, None] = {}
+        """Jobs of which an incarnation has begun since this was last emptied."""
+        self.first_version = 0
+        """Plans of jobs that nothing is known of count from here: beyond all of earlier runs of the manager."""
+        self.forget_after_s = FORGET_AFTER_S
         self.tap: Callable[[Live, Report, float], None] | None = None
         """Hears of each report that a running job took, with the time: a recorder."""
         self._make_sizer = make_sizer
         self._sensors_every = sensors_every
+        self._admission = admission or Admission()
         self._behind: list[Live] = []
         self._looks = Looks()
         self._reminded_s: dict[bytes, float] = {}
 
-    def handle(self, peer: bytes, frame: bytes, now_s: float) -> list[Reply]:
+    def handle(self, peer: bytes, frame: bytes, now_s: float, caller: Caller = ANYBODY) -> list[Reply]:
         """Take one frame of a peer; returns the replies to send. Never raises: one job's fault ends no other."""
         try:
             message = decode_to_manager(frame)
         except msgspec.MsgspecError as error:
-            return self._unreadable(peer, frame, str(error))
+            return self._unreadable(peer, frame, str(error), caller)
         try:
-            return self._dispatch(peer, message, now_s)
+            return self._dispatch(peer, message, now_s, caller)
         except Exception as error:  # a fault of ours: counted, and logged with its trace the first time
             self._fault(message.job, error)
             return []
 
-    def _dispatch(self, peer: bytes, message: ToManager, now_s: float) -> list[Reply]:
+    def _dispatch(self, peer: bytes, message: ToManager, now_s: float, caller: Caller) -> list[Reply]:
+        if not caller.may(message.job) and not (isinstance(message, Look) and not message.job):
+            self.rejections.add("", "another's job", f"key {caller.name!r} speaks for job {message.job!r}")
+            return not_theirs(peer, message, caller)
         match message:
             case Report():
                 return self._report(peer, message, now_s)
             case Hello():
-                return self._hello(peer, message, now_s)
+                return self._hello(peer, message, now_s, caller)
             case Bye():
-                return self._bye(peer, message)
+                return self._bye(peer, message, now_s)
             case Look():
-                return [(peer, self._looks.answer(message, self.jobs, now_s))]
+                return [(peer, only_theirs(self._looks.answer(message, self.jobs, now_s), caller))]
 
     def forget_vanished(self, now_s: float) -> None:
-        """Drop jobs that nobody has spoken for in an hour."""
-        for name in [n for n, job in self.jobs.items() if now_s - job.heard_s > FORGET_AFTER_S]:
-            log.info("job %r is forgotten: nobody spoke for it in %.0f s", name, FORGET_AFTER_S)
+        """Drop jobs that nobody has spoken for in a long time, and past ones that did not come back."""
+        self.past.forget(now_s)
+        for name in [n for n, job in self.jobs.items() if now_s - job.heard_s > self.forget_after_s]:
+            log.info("job %r is forgotten: nobody spoke for it in %.0f s", name, self.forget_after_s)
             self._end(name)
 
     def _report(self, peer: bytes, report: Report, now_s: float) -> list[Reply]:
@@ -135,25 +152,37 @@ class JobTable:
             log.exception("job %r: a fault of the manager's own", job)
         self.rejections.add(job, kind, str(error))
 
-    def _hello(self, peer: bytes, hello: Hello, now_s: float) -> list[Reply]:
-        reason = unsound(hello)
-        if reason is None and hello.job not in self.jobs and len(self.jobs) >= MAX_JOBS:
-            reason = f"this manager has {MAX_JOBS} jobs, its limit: use another manager"
+    def _hello(self, peer: bytes, hello: Hello, now_s: float, caller: Caller) -> list[Reply]:
+        opener = caller.name or peer
+        if hello.job not in self.jobs and (idle := self._admission.idle(self.jobs, now_s)):
+            log.warning("job %r gives way to %r: it has not started, and nobody speaks for it", idle, hello.job)
+            self._end(idle)
+        reason = unsound(hello) or self._admission.refuse(hello, opener, self.jobs)
         if reason is not None:
             self.rejections.add(hello.job, "unsound hello", reason)
             return [(peer, refusal(hello, reason))]
         job = self.jobs.get(hello.job)
         if job is None:
-            job = self.jobs[hello.job] = Job(hello.job, self._make_sizer, now_s, self._sensors_every)
-        return job.hello(hello, peer, now_s)
+            job = self.jobs[hello.job] = Job(
+                hello.job, self._make_sizer, now_s, self._sensors_every, self.past.take(hello.job), self.first_version
+            )
+            self._admission.opened(hello.job, opener)
+        before = job.live
+        replies = job.hello(hello, peer, now_s)
+        if job.live is not before:
+            self.begun[hello.job] = None
+        return replies
 
-    def _bye(self, peer: bytes, bye: Bye) -> list[Reply]:
+    def _bye(self, peer: bytes, bye: Bye, now_s: float) -> list[Reply]:
         job = self.jobs.get(bye.job)
         roster = None if job is None else job.roster(bye.incarnation)
         if job is None or roster is None or roster.peers.get(bye.rank) != peer:
             self.rejections.add(bye.job, "no hello", f"bye of rank {bye.rank} that is not known from there")
         elif job.bye(bye.incarnation, bye.rank):
             log.info("job %r has ended", bye.job)
+            left = job.left(now_s + self.forget_after_s)
+            if left is not None:
+                self.past.ended(bye.job, left, now_s)
             self._end(bye.job)
         return []
 
@@ -161,6 +190,7 @@ class JobTable:
         del self.jobs[name]
         self.planned.pop(name, None)
         self.rejections.forget(name)
+        self._admission.ended(name)
 
     def _remind(self, peer: bytes, report: Report, now_s: float) -> list[Reply]:
         """Ask for a hello, each peer a few times a second at most."""
@@ -171,14 +201,14 @@ class JobTable:
         self._reminded_s[peer] = now_s
         return [(peer, Unknown(job=report.job, incarnation=report.incarnation))]
 
-    def _unreadable(self, peer: bytes, frame: bytes, why: str) -> list[Reply]:
+    def _unreadable(self, peer: bytes, frame: bytes, why: str, caller: Caller) -> list[Reply]:
         """Count it; whoever says a hello that we can't read is told so."""
         try:
             envelope = _read_envelope(frame)
         except msgspec.MsgspecError:
             self.rejections.add("", "malformed", why)
             return []
-        self.rejections.add(envelope.job[:256], "malformed", why)
+        self.rejections.add(envelope.job[:256] if caller.may(envelope.job) else "", "malformed", why)
         if envelope.type != "hello":
             return []
         reason = f"the hello can't be read ({why}); it speaks protocol {envelope.protocol}"

@@ -1,33 +1,98 @@
-"""Who may connect where CURVE keys are demanded: ZeroMQ's ZAP (RFC 27) answered in the daemon's poll loop.
+"""Who may connect where CURVE keys are demanded: pyzmq's ZAP authenticator, answered in the daemon's poll loop.
 
-Knows nothing of jobs. Keys are Z85 text.
+Which of the jobs a caller may speak for is asked here frame by frame, by the key of the connection that the frame
+came through. Keys are Z85 text.
 """
 
-import zmq
-from zmq.utils import z85
+import logging
+from pathlib import Path
 
-ENDPOINT = "inproc://zeromq.zap.01"
+import zmq
+from zmq.auth import Authenticator
+
+from lbbsp.errors import ConfigError
+from lbbsp.service.keys import Caller, read_clients
+
+DOMAIN = "lbbsp"
+log = logging.getLogger(__name__)
+
+
+class Guests:
+    """Who is let in, by public key.
+
+    Args:
+        callers: at first.
+        folder: re-read where it has changed; None: they stay.
+    """
+
+    def __init__(self, callers: dict[str, Caller], folder: Path | None = None) -> None:
+        self._callers = callers
+        self._folder = folder
+        self._seen = self._stamp()
+
+    @property
+    def all_may_all(self) -> bool:
+        """No caller is bound to a job, and that can't change: frames need no look at their key."""
+        return self._folder is None and all(caller.job == "*" for caller in self._callers.values())
+
+    def get(self, public: str) -> Caller | None:
+        """Whose key this is, if anybody's."""
+        return self._callers.get(public)
+
+    def refresh(self) -> None:
+        """Take up added and deleted clients; where the folder can't be read, those before stay."""
+        stamp = self._stamp()
+        if self._folder is None or stamp == self._seen:
+            return
+        self._seen = stamp
+        try:
+            self._callers = read_clients(self._folder)
+        except ConfigError as error:
+            log.error("clients stay as they were: %s", error)
+            return
+        log.info("%d clients may come in", len(self._callers))
+
+    def _stamp(self) -> tuple[tuple[str, int], ...]:
+        if self._folder is None:
+            return ()
+        paths = sorted((self._folder / "clients").glob("*.toml"))
+        return tuple((path.name, path.stat().st_mtime_ns) for path in paths)
 
 
 class Doorman:
-    """Lets in the clients whose public keys are listed.
+    """Answers whether a key is known.
 
     Raises:
         zmq.ZMQError: the context has a doorman already.
     """
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", allowed: frozenset[str]) -> None:
-        self.socket = context.socket(zmq.REP)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.bind(ENDPOINT)
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", guests: Guests) -> None:
         self.turned_away = 0
-        self._allowed = allowed
+        self._guests = guests
+        self._authenticator = Authenticator(context)
+        self._authenticator.configure_curve_callback(DOMAIN, self)
+        self._authenticator.start()
+
+    @property
+    def socket(self) -> "zmq.Socket[bytes]":
+        """Readable where somebody knocks."""
+        return self._authenticator.zap_socket
 
     def answer(self) -> None:
-        """Answer one request that has come in."""
-        frames = self.socket.recv_multipart()
-        version, request, mechanism = frames[0], frames[1], frames[5]
-        known = mechanism == b"CURVE" and z85.encode(frames[6]).decode() in self._allowed
+        """Answer one knock that has come in."""
+        answering = self._authenticator.handle_zap_message(self.socket.recv_multipart())
+        try:
+            answering.send(None)  # our callback waits for nothing, so it ends here
+        except StopIteration:
+            return
+        raise RuntimeError("the authenticator waits for something")
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Asked by the authenticator."""
+        del domain
+        public = key.decode()
+        if self._guests.get(public) is None:
+            self._guests.refresh()
+        known = self._guests.get(public) is not None
         self.turned_away += not known
-        status = (b"200", b"OK") if known else (b"400", b"unknown key")
-        self.socket.send_multipart([version, request, *status, b"", b""])
+        return known

@@ -11,6 +11,7 @@ import zmq
 
 from lbbsp.errors import ConfigError, ServiceError
 from lbbsp.protocol import Look, Seen, decode_seen, encode
+from lbbsp.worker.keyfile import client_curve
 from lbbsp.worker.line import CurveKeys, events, open_line, wait_readable
 
 USUAL = "tcp://127.0.0.1:5551"
@@ -27,7 +28,7 @@ class Asker:
 
     Args:
         address: as `tcp://host:port`.
-        curve: keys, where the manager demands them.
+        curve: keys, where the manager demands them; default: those that LBBSP_KEYS names.
 
     Raises:
         ConfigError: no such address can be.
@@ -35,7 +36,7 @@ class Asker:
 
     def __init__(self, address: str, curve: CurveKeys | None = None) -> None:
         self.address = address
-        self._context, self._socket = open_line(address, curve)
+        self._context, self._socket = open_line(address, curve or client_curve())
 
     def ask(self, look: Look, patience_s: float = PATIENCE_S) -> Seen:
         """The manager's answer.
@@ -62,8 +63,9 @@ class Asker:
 
     def _nobody(self, patience_s: float) -> str:
         return (
-            f"no manager answers at {self.address} in {patience_s:.0f} s: is `lbbsp manager` running there, and of "
-            "this version? Give --manager tcp://HOST:PORT or set LBBSP_MANAGER (a job's own manager answers its ranks)"
+            f"no manager answers at {self.address} in {patience_s:.0f} s: is `lbbsp manager` running there, of this "
+            "version, and does LBBSP_KEYS name a key that it knows, if it wants keys? Give --manager tcp://HOST:PORT "
+            "or set LBBSP_MANAGER (a job's own manager answers its ranks)"
         )
 
 

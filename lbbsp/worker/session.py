@@ -18,6 +18,7 @@ from lbbsp.worker.chunked import Ahead
 from lbbsp.worker.client import Client, CurveKeys
 from lbbsp.worker.follower import Follower
 from lbbsp.worker.gpu import gpu_sources
+from lbbsp.worker.keyfile import client_curve
 from lbbsp.worker.owntime import Marks, OwnTime
 from lbbsp.worker.relay import Channel, Link, Receiver, Relay
 from lbbsp.worker.sensors import Sensors, Source, machine_sources
@@ -137,7 +138,7 @@ class Session:
         """Rank 0 knows or starts the manager; all learn of it."""
         mine: Reach | None = None
         if self._group.rank == 0:
-            mine = Reach(offers[0].manager) if offers[0].manager else self._embed(offers, master)
+            mine = Reach(offers[0].manager, client_curve()) if offers[0].manager else self._embed(offers, master)
         found: Reach = self._group.gather(mine)[0]
         return found
 

@@ -9,6 +9,7 @@ import pytest
 
 from lbbsp.protocol import Bye, Hello, Plan, Refused, Report, Unknown, Welcome, encode
 from lbbsp.service import table as table_module
+from lbbsp.service.admission import Admission
 from lbbsp.service.job import MAX_GATHERING, sizer_maker
 from lbbsp.service.rejections import MAX_KEYS, Rejections
 from lbbsp.service.table import FORGET_AFTER_S, JobTable
@@ -146,8 +147,8 @@ def test_incarnations_that_never_gather_are_bounded(table):
     assert len(table.jobs["j"]._rosters) == MAX_GATHERING
 
 
-def test_jobs_are_bounded(table, monkeypatch):
-    monkeypatch.setattr(table_module, "MAX_JOBS", 2)
+def test_jobs_are_bounded():
+    table = JobTable(sizer_maker("last"), admission=Admission(most_jobs=2))
     for name in ("a", "b"):
         say(table, hello(0, job=name))
     (answer,) = say(table, hello(0, job="c"))[peer_of(0)]
@@ -183,10 +184,10 @@ def test_sensors_of_a_rank_are_brought_into_rank_0_s_order(table):
     for rank, names in enumerate([("a", "b"), ("b", "c", "a"), ()]):
         say(table, hello(rank, sensors=names))
     live = table.jobs["j"].live
-    assert live._readings(report(0, 0, 1, 1.0, sensors=(1.0, 2.0))) == (1.0, 2.0)
-    assert live._readings(report(1, 0, 1, 1.0, sensors=(2.0, 3.0, 1.0))) == (1.0, 2.0)
-    np.testing.assert_array_equal(live._readings(report(2, 0, 1, 1.0)), [np.nan, np.nan])
-    np.testing.assert_array_equal(live._readings(report(0, 0, 1, 1.0, sensors=(1.0,))), [1.0, np.nan])
+    assert live.readings(report(0, 0, 1, 1.0, sensors=(1.0, 2.0))) == (1.0, 2.0)
+    assert live.readings(report(1, 0, 1, 1.0, sensors=(2.0, 3.0, 1.0))) == (1.0, 2.0)
+    np.testing.assert_array_equal(live.readings(report(2, 0, 1, 1.0)), [np.nan, np.nan])
+    np.testing.assert_array_equal(live.readings(report(0, 0, 1, 1.0, sensors=(1.0,))), [1.0, np.nan])
 
 
 def test_a_fault_of_our_own_in_one_job_is_counted_logged_once_and_harms_no_other(table, caplog):

@@ -1,0 +1,118 @@
+"""The manager's ROUTER: what came, who speaks, and whether it is too much; replies out.
+
+Bounds what a peer can make us hold: the size of a frame, frames that wait, time to shake hands, messages a second.
+Knows nothing of jobs. Seconds, bytes.
+"""
+
+from typing import NamedTuple
+
+import zmq
+
+from lbbsp.protocol import encode
+from lbbsp.service.job import Reply
+from lbbsp.service.keys import ANYBODY, Caller
+from lbbsp.service.options import ManagerOptions
+from lbbsp.service.rates import Rates
+from lbbsp.service.rejections import Rejections
+from lbbsp.service.zap import DOMAIN
+
+MAX_FRAME_BYTES = 16_384
+"""The longest hello has about 4 KiB; who sends more is hung up on."""
+QUEUE_IN, QUEUE_OUT = 128, 1_000
+"""Messages of one peer that wait; then TCP holds it back, and replies to it are dropped."""
+HANDSHAKE_MS = 5_000
+HEARTBEAT_MS, LOST_AFTER_MS = 2_000, 10_000
+
+
+class Incoming(NamedTuple):
+    """One message that may be looked at."""
+
+    peer: bytes
+    frame: bytes
+    at_s: float
+    caller: Caller
+
+
+class Router:
+    """Bound when made.
+
+    Args:
+        context: a doorman is in it already, where there are keys.
+        options: where to listen and for whom.
+        rejections: counts what is dropped here.
+
+    Raises:
+        ServiceError: the address can't be bound.
+    """
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", options: ManagerOptions, rejections: Rejections
+    ) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        self._rejections = rejections
+        self._rates = Rates(options.max_rate)
+        keys = options.keys
+        self._guests = None if keys is None or keys.guests.all_may_all else keys.guests
+        _configure(self.socket, options)
+        options.bind_to(self.socket)
+        self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def receive(self, now_s: float) -> Incoming | None:
+        """The next message; None where one came that is dropped.
+
+        Raises:
+            zmq.Again: there is none.
+        """
+        caller: Caller | None = ANYBODY
+        if self._guests is None:
+            peer = self.socket.recv(zmq.NOBLOCK)
+        else:
+            first = self.socket.recv(zmq.NOBLOCK, copy=False)
+            peer, caller = first.bytes, self._guests.get(str(first.get("User-Id")))
+        frame = self.socket.recv()
+        if self.socket.getsockopt(zmq.RCVMORE):
+            self._rejections.add("", "malformed", f"{1 + self._drain()} frames came, one was wanted")
+            return None
+        if caller is None:
+            self._rejections.add("", "key taken away", "its key is listed no more")
+            return None
+        if not self._rates.spend(peer, now_s):
+            self._rejections.add("", "too fast", "a peer sends more than --max-rate messages a second")
+            return None
+        return Incoming(peer, frame, now_s, caller)
+
+    def send(self, reply: Reply) -> None:
+        """Send, or drop where the peer is gone or does not read."""
+        self.socket.send(reply[0], zmq.NOBLOCK | zmq.SNDMORE)
+        self.socket.send(encode(reply[1]), zmq.NOBLOCK)
+
+    def waiting(self) -> bool:
+        """Whether a message waits."""
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def _drain(self) -> int:
+        frames = 0
+        while self.socket.getsockopt(zmq.RCVMORE):
+            self.socket.recv()
+            frames += 1
+        return frames
+
+
+def _configure(router: "zmq.Socket[bytes]", options: ManagerOptions) -> None:
+    settings = {
+        zmq.LINGER: 0,
+        zmq.SNDHWM: QUEUE_OUT,
+        zmq.RCVHWM: QUEUE_IN,
+        zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
+        zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
+        zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+        zmq.HEARTBEAT_TIMEOUT: LOST_AFTER_MS,
+        zmq.BACKLOG: 1_024,
+    }
+    for option, value in settings.items():
+        router.setsockopt(option, value)
+    if options.keys is not None:
+        router.curve_server = True
+        router.curve_secretkey = options.keys.server_secret.encode()
+        router.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
+        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a doorman nobody comes in
