@@ -4,8 +4,10 @@ No sockets; the manager's clock comes in as an argument, in seconds.
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from lbbsp.core.manager import BatchSizeManager, JobSpec
 from lbbsp.core.rules import choose
@@ -15,6 +17,7 @@ from lbbsp.predictors import make as make_predictor
 from lbbsp.protocol import Hello, Refused, Seen, ToWorker, Welcome
 from lbbsp.service.agreement import job_spec
 from lbbsp.service.live import Live
+from lbbsp.service.past import PastJob
 from lbbsp.service.roster import Roster
 
 log = logging.getLogger(__name__)
@@ -51,16 +54,31 @@ def sensors_every(predictor: str) -> int:
 
 
 class Job:
-    """All that is known of one job id."""
+    """All that is known of one job id.
 
-    def __init__(self, name: str, make_sizer: MakeSizer, now_s: float, sensors_every: int = 1) -> None:
+    Args:
+        name: its id.
+        make_sizer: makes the sizing core of an incarnation.
+        now_s: the manager's clock.
+        sensors_every: iterations between readings of sensors that ranks are asked for.
+        past: what is left of it from before, in a journal or from a moment ago.
+        first_version: plans count from here where the past tells nothing higher.
+    """
+
+    def __init__(
+        self, name: str, make_sizer: MakeSizer, now_s: float, sensors_every: int = 1, past: PastJob | None = None,
+        first_version: int = 0,
+    ) -> None:  # fmt: skip
         self.name = name
         self.live: Live | None = None
         self.heard_s = now_s
         self._make_sizer = make_sizer
         self._sensors_every = sensors_every
         self._rosters: dict[str, Roster] = {}
-        self._past: deque[str] = deque(maxlen=MAX_PAST)
+        self._before = past
+        """What is left of the incarnation before the one to come; None where that one runs, or there is none."""
+        self._past: deque[str] = deque(past.replaced if past else (), maxlen=MAX_PAST)
+        self._version = max(first_version, past.version if past else 0)
 
     def roster(self, incarnation: str) -> Roster | None:
         """The hellos of an incarnation that runs or gathers; None for any other."""
@@ -96,6 +114,21 @@ class Job:
                 del self._rosters[incarnation]
         return not self._rosters
 
+    def left(self, forget_s: float) -> PastJob | None:
+        """What is worth keeping of this job until a time; None where it never ran."""
+        live = self.live
+        if live is None:
+            before = self._before
+            replaced = tuple(one for one in self._past if before is not None and one != before.incarnation)
+            return before and replace(before, replaced=replaced, forget_s=forget_s)
+        state = live.sizer.told() if live.plans else None
+        return PastJob(live.hellos, self.replaced, state, forget_s, live.version)
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """Earlier incarnations, the oldest first, which are heard no more."""
+        return tuple(self._past)
+
     def _gather(self, incarnation: str) -> Roster:
         roster = self._rosters.get(incarnation)
         if roster is None:
@@ -117,17 +150,40 @@ class Job:
         earlier, self.live = self.live, None
         if earlier is not None:
             sizer.inherit(earlier.sizer)
+            self._version = earlier.version
             if earlier.hello.incarnation != rank_0.incarnation:
                 self._retire(earlier.hello.incarnation)
-        self.live = Live(roster, sizer, now_s)
+        elif self._before is not None:
+            self._recall(self._before, roster, sizer)
+        self._before = None
+        self.live = Live(roster, sizer, now_s, self._version)
         log.info("job %r starts: %s", self.name, _describe(rank_0, spec))
         return []
 
+    def _recall(self, before: PastJob, roster: Roster, sizer: BatchSizeManager) -> None:
+        """Go on from what is left: the same ranks as if nothing had happened, others with what their devices showed."""
+        incarnation = roster.hellos[0].incarnation
+        if before.incarnation != incarnation and before.incarnation not in self._past:
+            self._past.append(before.incarnation)
+        if before.state is None:
+            return
+        if before.hellos == tuple(roster.hellos[rank] for rank in range(len(roster.hellos))):
+            left = sizer.resume(before.state)
+            how = f"goes on from what it had learnt{', but for ' + ', '.join(left) if left else ''}"
+        else:
+            spec = job_spec(dict(enumerate(before.hellos)))
+            earlier = self._make_sizer(spec, before.hellos[0].mode == "observe")
+            earlier.resume(before.state)
+            sizer.inherit(earlier)
+            how = "takes over what its devices had shown"
+        log.info("job %r %s", self.name, how)
+
     def _retire(self, incarnation: str) -> None:
+        live = self.running(incarnation)
+        if live is not None:
+            self._before, self._version, self.live = self.left(math.inf), live.version, None
         del self._rosters[incarnation]
         self._past.append(incarnation)
-        if self.running(incarnation):
-            self.live = None
 
 
 def refusal(hello: Hello, reason: str) -> Refused:

@@ -24,10 +24,16 @@ class Live:
         roster: complete; its peers are looked up there, since a rank may come back through another one.
         sizer: decides the sizes.
         now_s: the manager's clock.
+        version: plans count on from here.
     """
 
-    def __init__(self, roster: Roster, sizer: BatchSizeManager, now_s: float) -> None:
+    def __init__(self, roster: Roster, sizer: BatchSizeManager, now_s: float, version: int = 0) -> None:
         self.hello: Hello = roster.hellos[0]
+        self.hellos = tuple(roster.hellos[rank] for rank in range(self.hello.world_size))
+        """As this incarnation began, in order of rank."""
+        self.plans = 0
+        self.version = version
+        """Of the newest plan."""
         self.sizer = sizer
         self.silence = Silence(self.hello.world_size, now_s)
         self.started_s = now_s
@@ -90,10 +96,12 @@ class Live:
         return bool(self.silence.left.all())
 
     def _plan(self, made: PlanMade) -> Plan:
+        self.plans += 1
+        self.version += 1
         return Plan(
             job=self.hello.job,
             incarnation=self.hello.incarnation,
-            version=made.version,
+            version=self.version,
             based_on_iteration=made.based_on_iteration,
             sizes=tuple(made.sizes.tolist()),
             beta=made.beta,
