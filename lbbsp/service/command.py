@@ -6,7 +6,9 @@ An embedded manager gets its keys and its parent's id on standard input and answ
 import gc
 import logging
 import os
+import resource
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +21,10 @@ from lbbsp.service.admission import Admission
 from lbbsp.service.config import Config, LogFormat, LogLevel, gather
 from lbbsp.service.daemon import Daemon
 from lbbsp.service.job import sensors_every, sizer_maker
+from lbbsp.service.journal import Journal
+from lbbsp.service.keeper import Keeper
 from lbbsp.service.keys import ANYBODY, read_clients, read_server
+from lbbsp.service.metrics_http import MetricsServer
 from lbbsp.service.options import LOOPBACK, ManagerOptions, ServerKeys
 from lbbsp.service.record import Recorder, RecordOptions, recording
 from lbbsp.service.table import JobTable
@@ -27,6 +32,8 @@ from lbbsp.service.zap import Guests
 
 log = logging.getLogger("lbbsp.manager")
 DEFAULT = Config()
+SWITCH_S = 1e-3
+"""Threads that draw metrics hold the interpreter for this long at most while the poll loop wants it."""
 
 
 def command(
@@ -53,6 +60,13 @@ def command(
     max_rate: Annotated[
         int | None, typer.Option(help=f"Messages a second of one connection; default {DEFAULT.max_rate}.")
     ] = None,
+    journal: Annotated[
+        str | None, typer.Option(help="File that keeps what was learnt across restarts. Default none.")
+    ] = None,
+    forget_after_s: Annotated[
+        float | None,
+        typer.Option(help=f"Forget a job that nobody speaks for so long; default {DEFAULT.forget_after_s:.0f}."),
+    ] = None,
     record: Annotated[str | None, typer.Option(help="Folder: record each job into a file there.")] = None,
     record_part_mib: Annotated[
         float | None,
@@ -77,21 +91,36 @@ def serve(settings: Config, embedded: bool = False) -> None:
     """Serve until a signal."""
     options = _embedded_options(settings) if embedded else _options(settings)
     options.check()
+    _allow_files()
     table = JobTable(
         sizer_maker(settings.predictor, settings.rule),
         1 if settings.record else sensors_every(settings.predictor),
         Admission(settings.max_jobs, settings.max_ranks),
     )
+    table.forget_after_s = settings.forget_after_s
+    keeper = _keeper(settings, table)
     recorder = _recorder(settings, table)
-    daemon = Daemon(options, table, recorder)
+    daemon = Daemon(options, table, recorder, keeper=keeper)
+    metrics = MetricsServer(settings.metrics, daemon.desk.ask, daemon.alive) if settings.metrics else None
     gc.freeze()  # what is imported by now stays: no collection need look at it again
     try:
         _announce(daemon.address, embedded)
+        if metrics is not None:
+            sys.setswitchinterval(SWITCH_S)
+            log.info("metrics on http://%s/metrics", metrics.place)
         log.info("stopped by %s", daemon.run())
     finally:
+        if metrics is not None:
+            metrics.close()
         daemon.close()
+        if keeper is not None:
+            keeper.close()
         if recorder is not None:
             recorder.close()
+
+
+def _keeper(settings: Config, table: JobTable) -> Keeper | None:
+    return Keeper(table, Journal(Path(settings.journal)), time.perf_counter) if settings.journal else None
 
 
 def _recorder(settings: Config, table: JobTable) -> Recorder | None:
@@ -125,6 +154,12 @@ def _embedded_options(settings: Config) -> ManagerOptions:
     guests = Guests(dict.fromkeys(orders.clients, ANYBODY))
     keys = ServerKeys(server_secret=orders.server_secret, guests=guests)
     return ManagerOptions(bind=settings.bind, keys=keys, max_rate=settings.max_rate, parent=orders.parent)
+
+
+def _allow_files() -> None:
+    """As many connections as this process may have at all; the usual soft limit of 1,024 is too few."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _announce(address: str, embedded: bool) -> None:

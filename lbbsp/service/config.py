@@ -57,6 +57,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Of one job."""
     max_rate: Annotated[int, Meta(ge=10, le=10_000_000)] = 2_000
     """Messages a second that one connection may send for long."""
+    journal: str = ""
+    """File that keeps what was learnt across restarts; empty: none."""
+    forget_after_s: Annotated[float, Meta(gt=0, le=1e9)] = 86_400.0
+    """A job that nobody speaks for is forgotten after so long."""
     record: str = ""
     """Folder for recordings of all jobs; empty: none."""
     record_part_mib: float = 64.0

@@ -16,6 +16,9 @@ from types import FrameType
 import zmq
 
 from lbbsp.protocol import Plan
+from lbbsp.service.desk import Desk
+from lbbsp.service.figures import Figures, figures
+from lbbsp.service.keeper import Keeper
 from lbbsp.service.latency import Latency
 from lbbsp.service.options import ManagerOptions
 from lbbsp.service.record import Recorder
@@ -31,6 +34,8 @@ BATCH = 256
 """Frames taken before signals and the clock are looked at again."""
 TICK_S = 1.0
 PARENT_TICK_S = 0.2
+STUCK_S = 10.0
+"""A loop that has not ticked for this long does not serve."""
 
 
 class Daemon:
@@ -40,6 +45,7 @@ class Daemon:
         options: where to listen and for whom.
         table: the jobs.
         recorder: records the jobs, in spare time.
+        keeper: keeps a journal of the jobs.
         clock: seconds, monotonic.
 
     Raises:
@@ -48,10 +54,11 @@ class Daemon:
 
     def __init__(
         self, options: ManagerOptions, table: JobTable, recorder: Recorder | None = None,
-        *, clock: Callable[[], float] = time.perf_counter,
+        *, keeper: Keeper | None = None, clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self._table = table
         self._recorder = recorder
+        self._keeper = keeper
         self._watch = Watch(table, options.on_straggler)
         self._clock = clock
         self._parent = options.parent
@@ -60,13 +67,16 @@ class Daemon:
         self._doorman = None if self._guests is None else Doorman(self._context, self._guests)
         self._stopped_by: str | None = None
         self._wake, self._waker = sockets.socketpair()
+        self._latency = Latency()
+        self.desk: Desk[Figures] = Desk(self._figures)
+        """Where other threads ask for figures; answered while run() serves."""
+        self._turned_s = float("-inf")
         try:
             self._router = Router(self._context, options, table.rejections)
         except BaseException:
             self.close()
             raise
         self.address = self._router.address
-        self.latency = Latency()
         self._spare = Spare(table, clock, self._router.waiting)
 
     def run(self) -> str:
@@ -79,13 +89,18 @@ class Daemon:
             ready = dict(poller.poll(math.ceil(1e3 * max(0.0, tick_due_s - self._clock()))))
             if self._doorman is not None and self._doorman.socket in ready:
                 self._doorman.answer()
+            if self.desk.bell.fileno() in ready:
+                self.desk.answer()
             self._serve()
             self._spare.spend()
             now_s = self._clock()
             if self._recorder is not None:
                 self._recorder.spend(now_s, self._router.waiting)
+            if self._keeper is not None:
+                self._keeper.look(now_s)
             if now_s >= tick_due_s:
                 tick_due_s = now_s + tick_s
+                self._turned_s = now_s
                 self._look(now_s)
         return self._stopped_by
 
@@ -94,8 +109,13 @@ class Daemon:
         self._stopped_by = why
         self._waker.send(b"x")
 
+    def alive(self) -> bool:
+        """Whether run() serves and turns; from any thread."""
+        return self._clock() - self._turned_s < STUCK_S
+
     def close(self) -> None:
         """Free the port."""
+        self.desk.close()
         self._wake.close()
         self._waker.close()
         self._context.destroy(linger=0)
@@ -114,7 +134,10 @@ class Daemon:
         for reply in self._table.handle(*incoming):
             self._router.send(reply)
             if isinstance(reply[1], Plan):
-                self.latency.add(self._clock() - incoming.at_s)
+                self._latency.add(self._clock() - incoming.at_s)
+
+    def _figures(self) -> Figures:
+        return figures(self._table, self._latency, 0 if self._doorman is None else self._doorman.turned_away)
 
     def _look(self, now_s: float) -> None:
         self._watch.look(now_s)
@@ -127,6 +150,7 @@ class Daemon:
         poller = zmq.Poller()
         poller.register(self._router.socket, zmq.POLLIN)
         poller.register(self._wake, zmq.POLLIN)
+        poller.register(self.desk.bell, zmq.POLLIN)
         if self._doorman is not None:
             poller.register(self._doorman.socket, zmq.POLLIN)
         return poller

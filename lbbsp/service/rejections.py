@@ -14,9 +14,11 @@ class Rejections:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._kinds: Counter[str] = Counter()
 
     def add(self, job: str, kind: str, detail: str, level: int = logging.WARNING) -> None:
         """Count one; log it when it is the first of its kind in its job."""
+        self._kinds[kind] += 1
         key = (job, kind)
         if key not in self._counts and len(self._counts) >= MAX_KEYS:
             key = ("", "beyond the table")
@@ -29,11 +31,8 @@ class Rejections:
         return {kind: count for (name, kind), count in self._counts.items() if name == job}
 
     def total(self) -> dict[str, int]:
-        """Counts of all jobs by kind."""
-        kinds: Counter[str] = Counter()
-        for (_, kind), count in self._counts.items():
-            kinds[kind] += count
-        return dict(kinds)
+        """Counts by kind of all jobs, ended ones too: they never fall."""
+        return dict(self._kinds)
 
     def forget(self, job: str) -> None:
         """Drop a job that has ended."""
