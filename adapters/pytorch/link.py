@@ -11,7 +11,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from lbbsp.worker.roaming import roaming
 from lbbsp.worker.vector import IntArray, payload_length
+
+FEW = 16
+"""Up to so many ranks rank 0 sends to each: gloo's broadcast goes through two more threads on every rank."""
+PLAN_TAG = 1
 
 
 class Control:
@@ -61,17 +66,24 @@ class Control:
             self._gathers = _cpu_group(self.ranks, self._timeout)
 
     def send(self, payload: IntArray) -> None:
-        """Rank 0: broadcast a plan's payload."""
-        self._broadcast(torch.from_numpy(payload)).wait()
+        """Rank 0: send a plan's payload to all others; returns when they have it."""
+        payload_tensor = torch.from_numpy(payload)
+        if self.world_size > FEW:
+            self._broadcast(payload_tensor).wait()
+            return
+        works = [self._plans.send([payload_tensor], rank, PLAN_TAG) for rank in range(1, self.world_size)]
+        for work in works:
+            work.wait()
 
     def receive(self) -> Callable[[], IntArray]:
         """Others: post the receive of the next payload; what is returned waits for it."""
         payload = torch.empty(payload_length(self.world_size), dtype=torch.int64)
-        work = self._broadcast(payload)
+        few = self.world_size <= FEW
+        work = self._plans.recv([payload], 0, PLAN_TAG) if few else self._broadcast(payload)
 
         def wait() -> IntArray:
             work.wait()
-            array: IntArray = np.asarray(payload.numpy())
+            array: IntArray = payload.numpy()
             return array
 
         return wait
@@ -84,7 +96,8 @@ class Control:
 
 
 def _cpu_group(ranks: list[int], timeout: timedelta) -> dist.ProcessGroup:
-    group = dist.new_group(ranks, timeout=timeout, backend="gloo", use_local_synchronization=True)
+    with roaming():
+        group = dist.new_group(ranks, timeout=timeout, backend="gloo", use_local_synchronization=True)
     if not isinstance(group, dist.ProcessGroup):
         raise RuntimeError(f"this process is none of the ranks {ranks} of the model's process group")
     return group

@@ -89,6 +89,7 @@ class Follower:
         self._pending: deque[tuple[Report, Window]] = deque()
         self._checks: dict[int, tuple[Place, ...]] = {}
         self._sizes_seen: set[int] = set()
+        self._step_of: dict[int, int] = {}
         self._waiting_since_s: float | None = None
         self._own_time_s = self._wait_s = 0.0
 
@@ -167,10 +168,11 @@ class Follower:
         mine = self._checks.get(vector.sequence, ())
         if mine and places and mine[0] != places[0]:
             raise OutOfStepError(_out_of_step(self.hello.rank, mine[0], places[0]))
-        for number in [number for number in self._checks if number <= vector.sequence]:
-            del self._checks[number]
+        while self._checks and next(iter(self._checks)) <= vector.sequence:
+            del self._checks[next(iter(self._checks))]
         if vector.sequence > self._ignore_through:
-            self.totals.plan_changes += not np.array_equal(vector.sizes, self.in_force.sizes)
+            if vector.version != self.in_force.version:
+                self.totals.plan_changes += not np.array_equal(vector.sizes, self.in_force.sizes)
             self.in_force = vector
 
     def _closes(self) -> bool:
@@ -186,6 +188,7 @@ class Follower:
 
     def _close(self) -> Report | None:
         """End the iteration under way; the newest report whose own time is known."""
+        mixed = self.places.mixed
         undone = self.places.take()
         if not undone:
             return self._ready()
@@ -200,7 +203,7 @@ class Follower:
             own_time_s=1.0,
             wait_s=self._wait_s,
             input_s=sum(input_s for _, input_s in undone),
-            settled=self._settled(parts) and not self.disturbed,
+            settled=self._settled(parts) and not mixed and not self.disturbed,
             max_samples=self.bound_samples,
             sensors=self._read_sensors(),
             planned=self.claimed[0],
@@ -217,12 +220,20 @@ class Follower:
 
     def _settled(self, parts: list[Part]) -> bool:
         """Whether this iteration's time says something of speed: no warm-up, no first time at a size, no peek."""
-        steps = {round(math.log(part.samples) / SIZE_STEP) if part.samples else -1 for part in parts}
-        seen = steps <= self._sizes_seen
-        self._sizes_seen |= steps
+        seen = [self._seen(part.samples) for part in parts]
         starting = self._reads_ahead and parts[0].draw == self.places.first_draw
         warm = self.totals.iterations >= WARM_UP_ITERATIONS
-        return seen and warm and not starting and not self.places.mixed and -1 not in steps
+        return all(seen) and warm and not starting
+
+    def _seen(self, samples: int) -> bool:
+        """Whether a batch of about this size has been before; False for none at all, which shows no speed."""
+        step = self._step_of.get(samples)
+        if step is None:
+            step = self._step_of[samples] = round(math.log(samples) / SIZE_STEP) if samples else -1
+        if step in self._sizes_seen:
+            return step >= 0
+        self._sizes_seen.add(step)
+        return False
 
     def _ready(self) -> Report | None:
         newest: Report | None = None

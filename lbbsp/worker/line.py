@@ -12,6 +12,7 @@ import msgspec
 import zmq
 
 from lbbsp.errors import ConfigError
+from lbbsp.worker.roaming import roaming
 
 MAX_FRAME_BYTES = 2 * 2**20
 """A plan for 65,536 ranks fits."""
@@ -41,7 +42,8 @@ def open_line(address: str, curve: CurveKeys | None) -> tuple[zmq.Context[zmq.So
         ConfigError: the address is no address.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = context.socket(zmq.DEALER)
+    with roaming():  # ZeroMQ makes its threads with the first socket
+        socket = context.socket(zmq.DEALER)
     try:
         _configure(socket, curve)
         socket.setsockopt(zmq.IPV6, int("[" in address))

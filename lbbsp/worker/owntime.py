@@ -61,6 +61,8 @@ class OwnTime:
         self._tail_since_s: float | None = None
         self._before_tail = 0
         self._tails: deque[float] = deque(maxlen=REMEMBERED_TAILS)
+        self.usual_tail_s = 0.0
+        """Median time from the end of a reduction to the next draw; 0 before any."""
 
     def start(self) -> None:
         """Own work begins: a wait has ended."""
@@ -96,11 +98,7 @@ class OwnTime:
             self._window.stand_in_s += self.usual_tail_s
         else:
             self._tails.append(tail_s)
-
-    @property
-    def usual_tail_s(self) -> float:
-        """Median time from the end of a reduction to the next draw; 0 before any."""
-        return median(self._tails) if self._tails else 0.0
+            self.usual_tail_s = median(self._tails)
 
     def take(self) -> Window:
         """The finished window; a new one begins."""

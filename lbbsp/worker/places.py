@@ -51,6 +51,8 @@ class Places:
 
     def now(self) -> tuple[Place, ...]:
         """Where the iterators are; first the one whose batch is under way."""
+        if self._live == [self._leader] and self._leader:
+            return (self._leader.place(),)
         leader = [self._leader] if self._leader else []
         others = [cursor for cursor in reversed(self._live) if cursor is not self._leader]
         return tuple(cursor.place() for cursor in (leader + others)[:PLACES])

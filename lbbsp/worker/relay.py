@@ -13,8 +13,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from dataclasses import replace
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import zmq
@@ -46,8 +46,7 @@ class Link(Protocol):
         """Others: post the receive of the next broadcast; what is returned waits for it."""
 
 
-@dataclass(frozen=True)
-class Reduction:
+class Reduction(NamedTuple):
     """One gradient reduction as a rank saw it: its number, where its iterators were, what it reports."""
 
     sequence: int
@@ -56,8 +55,7 @@ class Reduction:
     report: Report | None = None
 
 
-@dataclass(frozen=True)
-class Restart:
+class Restart(NamedTuple):
     """Another incarnation begins."""
 
     hello: Hello

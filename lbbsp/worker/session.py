@@ -21,6 +21,7 @@ from lbbsp.worker.gpu import gpu_sources
 from lbbsp.worker.keyfile import client_curve
 from lbbsp.worker.owntime import Marks, OwnTime
 from lbbsp.worker.relay import Channel, Link, Receiver, Relay
+from lbbsp.worker.roaming import roaming
 from lbbsp.worker.sensors import Sensors, Source, machine_sources
 from lbbsp.worker.terms import Offer, Terms, hello
 from lbbsp.worker.vector import Vector
@@ -93,7 +94,8 @@ class Session:
         self.client.pump()
         if isinstance(self.channel, Relay):
             hold_while_forking(self.channel)
-            self.channel.start()
+            with roaming():
+                self.channel.start()
 
     @property
     def rank(self) -> int:

@@ -71,8 +71,9 @@ def payload_length(ranks: int) -> int:
 
 def unpack(payload: IntArray) -> tuple[Vector, tuple[Place, ...]]:
     """The inverse of pack()."""
-    sequence, version, based_on, beta_ppm, chunk = (int(field) for field in payload[:FIXED])
-    triples = payload[FIXED:HEADER].reshape(PLACES, 3).tolist()
-    places = tuple(place for place in (Place(*triple) for triple in triples) if place != NOWHERE)
-    sizes, homes = payload[HEADER:].reshape(2, -1).copy()
-    return Vector(sizes, sequence, version, based_on, homes, beta_ppm, chunk), places
+    sequence, version, based_on, beta_ppm, chunk, *head = payload[:HEADER].tolist()
+    triples = (head[start : start + 3] for start in range(0, 3 * PLACES, 3))
+    places = tuple(Place(*triple) for triple in triples if triple != list(NOWHERE))
+    rows = payload[HEADER:].copy()
+    ranks = len(rows) // 2
+    return Vector(rows[:ranks], sequence, version, based_on, rows[ranks:], beta_ppm, chunk), places

@@ -140,6 +140,20 @@ def test_warm_up_and_the_first_time_at_a_size_are_not_settled(loop: Loop) -> Non
     assert [report.settled for report in loop.reports[-5:]] == [True, False, True, True, True]
 
 
+def test_an_iteration_in_which_another_iterator_was_drawn_from_is_not_settled(loop: Loop) -> None:
+    for _ in range(2 * WARM_UP_ITERATIONS):
+        loop.draw()
+        loop.reduce()
+    loop.draw()
+    main, loop.cursor = loop.cursor, loop.begin(key=1)
+    loop.draw()
+    loop.draw()
+    loop.reduce()
+    loop.cursor = main
+    settled = [event.report.settled for event in loop.channel.events if event.report]
+    assert settled[-2:] == [True, False]
+
+
 def test_an_empty_part_says_nothing_of_speed(loop: Loop) -> None:
     loop.channel.sizes.extend([0, 0, 0, 0, 0, 0])
     loop.iterate(7)
