@@ -21,16 +21,20 @@ _ELASTICITY = np.linspace(1.0, 0.1, 19)
 """Candidates: relative change of time over relative change of size, at the reference size; 1 = no fixed cost."""
 _THETA = 1.0 / _ELASTICITY - 1.0
 """The same as fixed cost in reference sizes."""
-_LOG_PRIOR = -5.0 * (1.0 - _ELASTICITY)
-"""No fixed cost is likelier; too small a theta makes sizes converge slowly, too large a one makes them swing."""
+_LOG_PRIOR = -10.0 * (1.0 - _ELASTICITY)
+"""No fixed cost is likelier; too small a theta makes sizes converge slowly, too large a one makes them swing. It takes
+several steps to overrule this: a neighbour that comes as the size first changes looks like a fixed cost of any size."""
 _FORGET = 0.98
 """What earlier steps still count after one more step that tells something."""
-_NOISE = 0.05
-"""Relative change of speed between two iterations, until it is known."""
+_NOISE = 0.15
+"""Relative change of speed between two iterations, before any is known; counts as much as _NOISE_COUNT of them."""
+_NOISE_COUNT = 5.0
 _LEAST_NOISE = 0.01
 _NOISE_SHARE = 0.05
 _OUTLIER = 4.0
-"""A residual counts for no more than so many times the noise: a neighbour came or went, or a burst."""
+"""The noise learns from no change beyond so many times itself: a neighbour came or went, or a burst."""
+_MOST_SAID = 2.0
+"""A step's residual counts for no more than so many times the noise, for the same reason."""
 _TELLING = 2.0
 """A step tells something where the size changed by more than so many times the noise."""
 _FRESH = 4
@@ -53,6 +57,7 @@ class CurveFit:
         self._unit_samples: Array = np.full(ranks, float(reference_samples))
         self._misfit: Array = np.zeros((ranks, len(_THETA)))
         self._noise: Array = np.full(ranks, _NOISE)
+        self._pairs: Array = np.zeros(ranks)
         self._samples: Array = np.full(ranks, np.nan)
         self._time_s: Array = np.full(ranks, np.nan)
         self._iteration = np.full(ranks, -1, dtype=np.int64)
@@ -76,13 +81,15 @@ class CurveFit:
         if step.any():
             self._learn_steps(ranks[step], before[step], after[step], time_change[step])
         usual = np.clip(unexplained, _LEAST_NOISE, _OUTLIER * noise)
-        self._noise[ranks] = noise + _NOISE_SHARE * (usual - noise)
+        self._pairs[ranks] += 1.0
+        share = np.maximum(_NOISE_SHARE, 1.0 / (self._pairs[ranks] + _NOISE_COUNT))
+        self._noise[ranks] = noise + share * (usual - noise)
 
     def _learn_steps(self, ranks: npt.NDArray[np.intp], before: Array, after: Array, time_change: Array) -> None:
         theta = self._unit_samples[ranks, None] * _THETA
         expected = np.log((theta + after[:, None]) / (theta + before[:, None]))
         residual = (time_change[:, None] - expected) / self._noise[ranks, None]
-        misfit = _FORGET * self._misfit[ranks] + np.minimum(residual**2, _OUTLIER**2) / 2
+        misfit = _FORGET * self._misfit[ranks] + np.minimum(residual**2, _MOST_SAID**2) / 2
         self._misfit[ranks] = misfit
         weight = np.exp(_LOG_PRIOR - misfit + misfit.min(axis=1, keepdims=True))
         elasticity = weight @ _ELASTICITY / weight.sum(axis=1)
@@ -112,5 +119,6 @@ class CurveFit:
             (self._unit_samples, earlier._unit_samples),
             (self._misfit, earlier._misfit),
             (self._noise, earlier._noise),
+            (self._pairs, earlier._pairs),
         ):
             mine[ranks] = theirs[earlier_ranks]

@@ -43,6 +43,13 @@ def test_bursts_that_the_sizes_answer_too_late_teach_nothing_false():
     assert fitted(20, sizes, speeds, noise=0.02) == pytest.approx(20, abs=20)
 
 
+@pytest.mark.parametrize("change", [0.25, 0.5, 2.0, 4.0])
+@pytest.mark.parametrize("size", [16, 32, 128, 256])
+def test_a_neighbour_that_comes_as_the_size_first_changes_is_no_fixed_cost(size, change):
+    """Found in a replay: one such step told a fixed cost of three shares, and sizes swung to 15 times the time."""
+    assert fitted(0, [64, size], [1000, 1000 * change]) < 0.4 * REFERENCE
+
+
 def test_a_fixed_cost_that_changes_is_followed():
     fit = CurveFit(1, REFERENCE)
     for k in range(400):
