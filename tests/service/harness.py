@@ -56,10 +56,11 @@ class Ranks:
         self.ids = {"job": job, "incarnation": fields.pop("incarnation", "first")}
         self.speeds = speeds
         self.global_batch = fields.pop("global_batch", 90)
+        curve = fields.pop("curve", None)
         self.sizes = [self.global_batch // len(speeds)] * len(speeds)
         self.iteration = 0
         self.clients = [
-            Client(address, self.hello(rank, **fields)) for rank in range(len(speeds))
+            Client(address, self.hello(rank, **fields), curve=curve) for rank in range(len(speeds))
         ]  # fmt: skip
 
     def hello(self, rank: int, **fields) -> Hello:
