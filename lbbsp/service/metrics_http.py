@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 2.0
 """The poll loop has this long to answer."""
-REQUEST_S = 5.0
+REQUEST_S = 3.0
 MOST_AT_ONCE = 4
 Ask = Callable[[float], Figures | None]
 
