@@ -1,0 +1,268 @@
+"""Who floods, crawls or sends giants harms nobody else: a real job beside gets every plan, and memory stays flat."""
+
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import zmq
+from harness import Ranks, until
+from test_table import hello, peer_of, report, say
+
+from lbbsp.protocol import Bye, Hello, Refused, Welcome, decode_to_worker, encode
+from lbbsp.service.admission import IDLE_S, MOST_OF_ONE, Admission
+from lbbsp.service.job import sizer_maker
+from lbbsp.service.keys import Caller
+from lbbsp.service.rates import BURST_S, MOST_PEERS, Rates
+from lbbsp.service.router import HANDSHAKE_MS, MAX_FRAME_BYTES
+from lbbsp.service.table import JobTable
+
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+READY = b"\x04" + bytes([len(READY) - 2]) + READY[2:]
+GIBIBYTE = 2**30
+FLOOD = """
+import sys, time, zmq
+from lbbsp.protocol import Bye, Hello, Look, Report, encode
+kind, address = sys.argv[1:]
+socket = zmq.Context().socket(zmq.DEALER)
+socket.connect(address)
+def hello(job):
+    return encode(Hello(job=job, incarnation="i", rank=0, world_size=1, global_batch=9, min_samples=0, max_samples=9))
+number = 0
+print("ready", flush=True)
+while True:
+    number += 1
+    if kind == "hellos": frames = [hello(f"flood {number}")]
+    elif kind == "one job": frames = [hello("flood")]
+    elif kind == "looks": frames = [encode(Look(job=f"{number % 1000}"))]
+    elif kind == "garbage": frames = [bytes([number % 256]) * (number % 15000)]
+    elif kind == "parts": frames = [b"x"] * 100
+    else: frames = [encode(Report(job="flood", incarnation="i", rank=0, iteration=number, samples=9, own_time_s=1.0))]
+    socket.send_multipart(frames)
+"""
+
+
+def place(address: str) -> tuple[str, int]:
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    return host, int(port)
+
+
+def memory_mib(manager) -> float:
+    return psutil.Process(manager.process.pid).memory_info().rss / 2**20
+
+
+@pytest.fixture
+def flooders(manager):
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(kind: str, count: int) -> None:
+        for _ in range(count):
+            command = [sys.executable, "-c", FLOOD, kind, manager.address]
+            made.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+            assert made[-1].stdout is not None
+            made[-1].stdout.readline()
+
+    yield start
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("kind", ["hellos", "one job", "looks", "garbage", "parts", "reports"])
+def test_beside_a_flood_at_full_speed_every_iteration_gets_its_plan(manager, flooders, kind):
+    job = Ranks(manager.address, "real").join()
+    job.step()
+    flooders(kind, 2)
+    until(lambda: "rejected" in manager.log(), "the flood at the manager") if kind != "looks" else time.sleep(0.5)
+    before = memory_mib(manager)
+    for iteration in range(1, 60):
+        assert job.step().version == iteration + 1, "a plan was lost"
+    late = Ranks(manager.address, "late").join()
+    late.step()
+    assert memory_mib(manager) - before < 64
+    assert not any(client.dropped for client in job.clients)
+    late.close()
+    job.close()
+
+
+def test_a_flood_of_hellos_opens_few_jobs(manager, flooders):
+    flooders("hellos", 1)
+    until(lambda: "the limit for one" in manager.log(), "the limit")
+    assert manager.log().count(" starts: ") == MOST_OF_ONE
+
+
+def raw_peer(manager) -> socket.socket:
+    """A peer of the manager's that has shaken hands byte by byte."""
+    line = socket.create_connection(place(manager.address))
+    line.settimeout(10.0)
+    line.sendall(GREETING)
+    received = b""
+    while len(received) < 64:
+        received += line.recv(64 - len(received))
+    line.sendall(READY)
+    line.recv(4096)
+    return line
+
+
+def test_the_handwritten_handshake_is_one(manager):
+    line = raw_peer(manager)
+    frame = encode(hello(0, job="by hand", world_size=1))
+    line.sendall(struct.pack(">BB", 0, len(frame)) + frame)
+    answer = line.recv(4096)
+    assert isinstance(decode_to_worker(answer[2:]), Welcome)
+    line.close()
+
+
+def hung_up(line: socket.socket) -> bool:
+    try:
+        line.sendall(bytes(65_536))
+        return False
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("size", [GIBIBYTE, 2**63 - 1, MAX_FRAME_BYTES + 1])
+def test_a_giant_s_peer_is_hung_up_on_before_it_is_kept(manager, size):
+    job = Ranks(manager.address, "real").join()
+    before = memory_mib(manager)
+    line = raw_peer(manager)
+    line.sendall(b"\x02" + struct.pack(">Q", size))
+    until(lambda: hung_up(line), "the end of the line")
+    assert memory_mib(manager) - before < 16
+    assert sum(job.step().sizes) == 90
+    job.close()
+    line.close()
+
+
+def test_the_longest_honest_frames_fit():
+    longest = Hello(
+        job="j" * 256, incarnation="i" * 256, rank=65_535, world_size=65_536, global_batch=2**31 - 1,
+        min_samples=2**31 - 1, max_samples=2**31 - 1, machine="m" * 256, device="d" * 256, device_kind="k" * 256, mode="m" * 256,
+        sensors=("s" * 100,) * 64,
+    )  # fmt: skip
+    assert len(encode(longest)) < MAX_FRAME_BYTES
+
+
+def test_slow_loris_is_hung_up_on_and_new_ranks_come_in_meanwhile(manager):
+    job = Ranks(manager.address, "real").join()
+    slow = [socket.create_connection(place(manager.address)) for _ in range(300)]
+    began_s = time.perf_counter()
+    sent = 0
+    open_ones = list(slow)
+    while open_ones and time.perf_counter() - began_s < 4 * HANDSHAKE_MS / 1e3:
+        still = []
+        for line in open_ones:
+            try:
+                line.sendall(GREETING[sent % 60 : sent % 60 + 1])
+                still.append(line)
+            except OSError:
+                line.close()
+        open_ones = still
+        sent += 1
+        assert sum(job.step().sizes) == 90
+        if sent == 5:
+            late = Ranks(manager.address, "late").join()
+            late.step()
+            late.close()
+        time.sleep(0.2)
+    assert not open_ones, f"{len(open_ones)} half-open connections are still held"
+    job.close()
+
+
+def test_a_peer_that_never_reads_is_not_written_to_without_end(manager):
+    job = Ranks(manager.address, "real").join()
+    deaf = raw_peer(manager)
+    before = memory_mib(manager)
+    look = encode(hello(0, job="deaf", world_size=1, machine="m" * 200))
+    frame = struct.pack(">BQ", 2, len(look)) + look
+    deaf.settimeout(0.5)
+    try:
+        for _ in range(100_000):
+            deaf.sendall(frame)
+    except TimeoutError:
+        pass  # the manager reads no more of it than it may send
+    assert memory_mib(manager) - before < 64
+    assert sum(job.step().sizes) == 90
+    job.close()
+    deaf.close()
+
+
+def spend(rates: Rates, peer: bytes, count: int, at_s: float) -> int:
+    return sum(rates.spend(peer, at_s) for _ in range(count))
+
+
+def test_a_bucket_holds_a_burst_refills_with_time_and_is_nobody_else_s():
+    rates = Rates(100.0)
+    assert spend(rates, b"a", 1_000, 0.0) == pytest.approx(100 * BURST_S, abs=1)
+    assert spend(rates, b"b", 50, 0.0) == 50
+    assert spend(rates, b"a", 1_000, 1.0) == pytest.approx(100, abs=1)
+    assert sum(rates.spend(b"c", second / 100) for second in range(10_000)) == 10_000
+
+
+def test_buckets_are_bounded_and_make_room_for_others_when_full_again():
+    rates = Rates(100.0)
+    for number in range(MOST_PEERS + 1_000):
+        rates.spend(b"%d" % number, 0.0)
+    assert len(rates._full_s) <= MOST_PEERS + 1
+    assert spend(rates, b"new", 10, 10.0) == 10
+    assert len(rates._full_s) < 10
+
+
+def table(**limits) -> JobTable:
+    return JobTable(sizer_maker("last"), admission=Admission(**limits))
+
+
+def test_ranks_of_a_job_are_bounded_and_the_refusal_says_by_what():
+    (answer,) = say(table(most_ranks=2), hello(0))[peer_of(0)]
+    assert isinstance(answer, Refused)
+    assert "3 ranks" in answer.reason
+    assert "--max-ranks" in answer.reason
+
+
+def test_one_caller_s_jobs_are_bounded_by_key_over_all_its_connections():
+    jobs = table()
+    key = Caller(name="k", job="k*")
+    for number in range(MOST_OF_ONE + 5):
+        jobs.handle(b"%d" % number, encode(hello(0, job=f"k{number}")), 0.0, key)
+    assert len(jobs.jobs) == MOST_OF_ONE
+    jobs.handle(b"other", encode(hello(0, job="other")), 0.0, Caller(name="o", job="other"))
+    assert "other" in jobs.jobs
+
+
+def test_an_ended_job_makes_room_for_its_caller():
+    jobs = table(most_jobs=1)
+    for number in range(3):
+        job = {"job": f"j{number}", "world_size": 1}
+        say(jobs, hello(0, **job))
+        assert list(jobs.jobs) == [job["job"]]
+        say(jobs, Bye(job=job["job"], incarnation="i", rank=0))
+
+
+def test_in_a_full_table_what_has_not_started_gives_way_and_what_runs_stays():
+    jobs = table(most_jobs=2)
+    for rank in range(3):
+        say(jobs, hello(rank, job="runs"))
+    say(jobs, hello(0, job="waits"))
+    (answer,) = say(jobs, hello(0, job="new"), now_s=IDLE_S)[peer_of(0)]
+    assert isinstance(answer, Refused)
+    say(jobs, hello(0, job="new"), now_s=2 * IDLE_S)
+    assert list(jobs.jobs) == ["runs", "new"]
+    for rank in range(3):
+        say(jobs, report(rank, 0, 30, 1000.0, job="runs"))
+    assert jobs.jobs["runs"].live is not None
+
+
+def test_random_multipart_is_counted_not_read(manager):
+    context = zmq.Context()
+    peer = context.socket(zmq.DEALER)
+    peer.connect(manager.address)
+    peer.send_multipart([encode(hello(0, job="parts", world_size=1)), b"more"])
+    until(lambda: "2 frames came" in manager.log(), "the count")
+    peer.send(encode(hello(0, job="whole", world_size=1)))
+    assert peer.poll(5_000)
+    assert "'parts' starts" not in manager.log()
+    context.destroy(linger=0)
