@@ -9,6 +9,8 @@ from torch.utils.data import DataLoader
 
 from lbbsp.adapters.pytorch import planned
 from lbbsp.adapters.pytorch.balancer import Balancer
+from lbbsp.adapters.pytorch.claims import ClaimsLoader, OneByOne
+from lbbsp.adapters.pytorch.claims_offer import with_claims
 from lbbsp.adapters.pytorch.loader import BalancedLoader
 from lbbsp.adapters.pytorch.models import as_list, unwrap
 from lbbsp.adapters.pytorch.offers import Settings, is_stream, with_loader
@@ -33,6 +35,7 @@ def balance(
     mode: str = "balance",
     reduction: str = "mean",
     chunks: str = "auto",
+    claims: bool | str = False,
 ) -> tuple[ModelT, Any]:
     """Give each rank the part of every global batch that its speed deserves. All ranks must call.
 
@@ -49,6 +52,9 @@ def balance(
         reduction: what the loop's loss is over the rank's batch: "mean" or "sum".
         chunks: "on": loader workers fetch small chunks, and sizes act at once; "off": whole batches, and sizes act
             num_workers * prefetch_factor iterations later; "auto": on, unless a collate_fn of the user's is slow.
+        claims: True: each item of the loader is an iteration, itself a loop over micro-batches, of which ranks claim a
+            part where speeds change within iterations; "auto": only where the manager expects it to pay. See
+            docs/claims.md.
 
     Returns:
         The model and a loader that stands in for the one given. Both untouched in a world of one rank or with
@@ -59,10 +65,10 @@ def balance(
         ConfigError: values that can't be met, or that differ between ranks.
     """
     if os.environ.get("LBBSP_DISABLE") == "1":
-        return model, loader
+        return model, OneByOne(loader) if claims else loader
     models = as_list(model)
     if dist.get_world_size(unwrap(models[0]).process_group) == 1:
-        return model, loader
+        return model, OneByOne(loader) if claims else loader
     settings = Settings(
         global_batch=global_batch,
         min_samples=min_samples,
@@ -74,12 +80,15 @@ def balance(
         reduction=reduction,
         chunks=chunks,
     )
-    balancer = Balancer(models, with_loader(models, loader, settings), **settings)
+    offer = with_claims(with_loader(models, loader, settings), models, loader, claims, chunks)
+    balancer = Balancer(models, offer, **settings)
     if is_stream(loader):
         balancer.control.prepare_gathers()
         return model, StreamLoader(loader, balancer)
     if balancer.session.rank == 0:
         _tell(balancer, loader)
+    if balancer.terms.claims != "off":
+        return model, ClaimsLoader(loader, of_loader(loader, balancer.terms.seed), balancer, models)
     return model, BalancedLoader(loader, of_loader(loader, balancer.terms.seed), balancer)
 
 

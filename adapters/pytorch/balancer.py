@@ -67,6 +67,8 @@ class Balancer:
         self.follower = self.session.follower
         self.at_reduction: list[Callable[[], None]] = []
         """Called at each reduction, after its report has left."""
+        self.backwards = 0
+        """Backward passes of this rank that have ended."""
         self._reduction = settings.get("reduction") or "mean"
         self._thread = threading.get_ident()
         self._share = 1.0 / self.control.world_size
@@ -75,7 +77,7 @@ class Balancer:
         self._binding = Binding()
         stamp = None if device.type == "cuda" else marks.stamp
         self._gradients = Gradients(
-            ddps, stamp, self._ready, self.follower.reduced, self._waiting, self._forward, self._binding.backward_done
+            ddps, stamp, self._ready, self.follower.reduced, self._waiting, self._forward, self._backward_done
         )
         self.memory = Memory(ddps, self.session.rank, self.terms.bounds)
         self._last_words = LastWords(self.memory)
@@ -219,6 +221,15 @@ class Balancer:
         finally:
             self._gradients.fixed = fixed
 
+    def weigh_share(self, share: float) -> None:
+        """The backward passes that follow weigh so much of the iteration."""
+        self._gradients.fixed = self.control.world_size * (share if not self.sums else float(share > 0))
+
+    def rest(self, share: float) -> None:
+        """This rank has worked so much of an iteration and reduced by hand; what follows belongs to no batch."""
+        self._binding.clear()
+        self._gradients.fixed, self._gradients.weight, self._share = None, 1.0, share
+
     def reducing(self) -> None:
         """This rank's gradients are ready; the collective that follows is not DDP's."""
         self._ready(None)
@@ -243,6 +254,10 @@ class Balancer:
     def _forward(self, samples: int | None) -> None:
         self._binding.forward(samples)
         self._weigh_bound()
+
+    def _backward_done(self) -> None:
+        self.backwards += 1
+        self._binding.backward_done()
 
     def _weigh_bound(self) -> None:
         part = self._binding.part

@@ -46,6 +46,22 @@ class Control:
         dist.all_reduce(values, group=self._sums)
         return values
 
+    @property
+    def timeout(self) -> timedelta:
+        """Of the model's process group."""
+        return self._timeout
+
+    def post_sum(self, values: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin to add up a CPU tensor over the ranks, in place; what is returned waits for it."""
+        work = dist.all_reduce(values, group=self._sums, async_op=True)
+
+        def wait() -> torch.Tensor:
+            if work is not None:
+                work.wait()
+            return values
+
+        return wait
+
     def post_gather(self, value: int) -> Callable[[], IntArray]:
         """Begin to gather one number of each rank; what is returned waits for them, (ranks,)."""
         if self._gathers is None:

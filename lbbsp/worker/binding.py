@@ -49,6 +49,11 @@ class Binding:
         elif several and len(matching) == 1:
             self._ahead = matching[0] < len(self._waiting) - 1
 
+    def clear(self) -> None:
+        """Nothing is under way: gradients belong to no draw."""
+        self.part, self._under_way = None, False
+        self._waiting.clear()
+
     def backward_done(self) -> None:
         """The backward pass has ended: gradients that follow may belong to another draw."""
         self._under_way = False

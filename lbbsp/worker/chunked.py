@@ -58,6 +58,11 @@ class ChunkedCursor(Cursor):
         self._unread: deque[Task] = deque()
         self.fetched_in_vain = self.fetched_late = 0
 
+    @property
+    def ahead(self) -> Ahead:
+        """How the rank's loader fetches ahead."""
+        return self._ahead
+
     def at_draw(self, in_force: Vector) -> None:
         """A draw begins; its homes hold for the draw that is `homes_depth` further on."""
         super().at_draw(in_force)
@@ -91,7 +96,7 @@ class ChunkedCursor(Cursor):
         """Where each interval of the newest draw's part is, among its tasks."""
         pieces: list[Piece] = []
         for interval in self._intervals(self.newest, self.in_force):
-            pieces += _found(interval, tasks)
+            pieces += found(interval, tasks)
         late = sum(stop - start for piece in pieces if piece.task is None for start, stop in [piece.interval])
         wanted = sum(stop - start for piece in pieces for start, stop in [piece.interval])
         self.fetched_late += late
@@ -118,7 +123,7 @@ class ChunkedCursor(Cursor):
         return sizes if remaining == batch else short_slices(sizes, batch, remaining)[1]
 
 
-def _found(interval: Interval, tasks: list[Task]) -> list[Piece]:
+def found(interval: Interval, tasks: list[Task]) -> list[Piece]:
     """An interval cut along what the tasks fetched of it."""
     start, stop = interval
     pieces: list[Piece] = []

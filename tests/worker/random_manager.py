@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import zmq
@@ -173,10 +173,17 @@ class ScriptedManager(threading.Thread):
             version=job.version,
             based_on_iteration=report.iteration,
             sizes=sizes,
+            **self._claims(job.hellos[0][1]),
         )
         fault = self._fault(report.iteration)
         self.offered.append(Offered(report.iteration, sizes, fault))
         self._send_with(fault, job.hellos[0][0], plan)
+
+    def _claims(self, hello: Hello) -> dict[str, Any]:
+        """Any planned share and least chunk, where the job claims."""
+        if hello.claims == "off":
+            return {}
+        return {"beta": self._random.choice([0.0, 0.3, 0.6, 0.9, 1.0]), "chunk": self._random.choice([0, 1, 5])}
 
     def _fault(self, iteration: int) -> str | None:
         if self._faults.quiet(iteration):
