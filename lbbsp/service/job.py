@@ -106,7 +106,8 @@ class Job:
         """A rank has ended; True when nothing is left of the job."""
         live = self.running(incarnation)
         if live is not None and live.bye(rank):
-            self._retire(incarnation)
+            self._before, self._version, self.live = self.left(math.inf), live.version, None
+            del self._rosters[incarnation]
         elif live is None:
             roster = self._rosters[incarnation]
             roster.remove(rank)
@@ -118,9 +119,7 @@ class Job:
         """What is worth keeping of this job until a time; None where it never ran."""
         live = self.live
         if live is None:
-            before = self._before
-            replaced = tuple(one for one in self._past if before is not None and one != before.incarnation)
-            return before and replace(before, replaced=replaced, forget_s=forget_s)
+            return self._before and replace(self._before, replaced=self.replaced, forget_s=forget_s)
         state = live.sizer.told() if live.plans else None
         return PastJob(live.hellos, self.replaced, state, forget_s, live.version)
 
@@ -152,7 +151,7 @@ class Job:
             sizer.inherit(earlier.sizer)
             self._version = earlier.version
             if earlier.hello.incarnation != rank_0.incarnation:
-                self._retire(earlier.hello.incarnation)
+                self._replace(earlier.hello.incarnation)
         elif self._before is not None:
             self._recall(self._before, roster, sizer)
         self._before = None
@@ -163,8 +162,8 @@ class Job:
     def _recall(self, before: PastJob, roster: Roster, sizer: BatchSizeManager) -> None:
         """Go on from what is left: the same ranks as if nothing had happened, others with what their devices showed."""
         incarnation = roster.hellos[0].incarnation
-        if before.incarnation != incarnation and before.incarnation not in self._past:
-            self._past.append(before.incarnation)
+        if before.incarnation != incarnation:
+            self._replace(before.incarnation)
         if before.state is None:
             return
         if before.hellos == tuple(roster.hellos[rank] for rank in range(len(roster.hellos))):
@@ -178,12 +177,11 @@ class Job:
             how = "takes over what its devices had shown"
         log.info("job %r %s", self.name, how)
 
-    def _retire(self, incarnation: str) -> None:
-        live = self.running(incarnation)
-        if live is not None:
-            self._before, self._version, self.live = self.left(math.inf), live.version, None
-        del self._rosters[incarnation]
-        self._past.append(incarnation)
+    def _replace(self, incarnation: str) -> None:
+        """A newer one runs: this one is heard no more."""
+        self._rosters.pop(incarnation, None)
+        if incarnation not in self._past:
+            self._past.append(incarnation)
 
 
 def refusal(hello: Hello, reason: str) -> Refused:
