@@ -29,7 +29,12 @@ __all__ = ["BatchSizeManager", "JobSpec", "JobStats", "PlanMade", "RejectedRepor
 
 Array = npt.NDArray[np.float64]
 
-_OF_THE_MOMENT = frozenset({"job", "_observe_only", "_horizon", "_newest", "_behind"})
+Closed = tuple[Gathering, Array]
+MOST_BEHIND = 8
+"""Iterations whose bookkeeping may wait at once; it is one pass over the ranks for each."""
+MANY_RANKS = 256
+"""Jobs of more ranks gain nothing from waiting: their arrays are the cost."""
+_OF_THE_MOMENT = frozenset({"job", "_observe_only", "_horizon", "newest", "_behind", "_changed_at"})
 """What is given anew, or passes with the iteration, and is not told."""
 
 
@@ -71,9 +76,11 @@ class BatchSizeManager:
         self.limits = Limits(job.bounds)
         self._in_flight: deque[tuple[IntArray, bool]] = deque(maxlen=self._horizon)
         self._speeds: Array = np.full(ranks, np.nan)
-        self._newest: tuple[Gathering, Array] | None = None
+        self.newest: Closed | None = None
+        """The newest closed iteration and the speeds that were forecast for it."""
         self._version = self._changes = 0
-        self._behind: Callable[[], None] | None = None
+        self._behind: list[Callable[[], None]] = []
+        self._changed_at = -1
 
     def report(
         self, rank: int, iteration: int, samples: int, own_time_s: float, *, draws: int = 1, wait_s: float = 0.0,
@@ -103,10 +110,21 @@ class BatchSizeManager:
         return made
 
     def catch_up(self) -> None:
-        """Do the bookkeeping that the newest plan left for later; the next plan does it otherwise."""
-        if self._behind is not None:
-            behind, self._behind = self._behind, None
-            behind()
+        """Do the bookkeeping that plans left for later; the next plan does it where it is `due`."""
+        behind, self._behind = self._behind, []
+        for account in behind:
+            account()
+
+    @property
+    def due(self) -> bool:
+        """Whether bookkeeping should wait no longer: sizes changed lately, or several iterations have piled up.
+
+        While sizes stay there is little to learn, and several iterations at once find the caches warm.
+        """
+        if self.newest is None or not self._behind:
+            return False
+        still = self.newest[0].iteration - self._changed_at > self._horizon + 1
+        return not still or len(self._behind) >= MOST_BEHIND or self.job.bounds.world_size > MANY_RANKS
 
     def train(self, more: Callable[[], bool]) -> None:
         """Let the predictor spend spare time in small steps, while more() is true."""
@@ -119,10 +137,14 @@ class BatchSizeManager:
             input_s: (ranks,), time of a draw spent waiting for the loader; default none.
             cost: (ranks,), of a sample by the user's count; default not counted.
         """
-        if self._newest is None:
+        if self.newest is None:
             return None
         self.catch_up()
-        gathered, speeds = self._newest
+        return self.sight_of(self.newest, input_s, cost)
+
+    def sight_of(self, closed: Closed, input_s: Array | None = None, cost: Array | None = None) -> Sight:
+        """The same of an earlier closed iteration, as `newest` gave it, by what is known now."""
+        gathered, speeds = closed
         samples, time_s = _sound(gathered)
         reference_s = self._fit.reference_samples / self._fit.speed(samples, time_s)
         return Sight(
@@ -201,8 +223,9 @@ class BatchSizeManager:
 
     def _finish(self, gathered: Gathering) -> PlanMade:
         """Plan the iteration at the horizon from a closed one; what can wait is left to catch_up()."""
-        self.catch_up()
-        self._newest = (gathered, self._speeds)
+        if self.due:
+            self.catch_up()
+        self.newest = (gathered, self._speeds)
         samples, time_s = _sound(gathered)
         speed = self._fit.speed(samples, time_s)
         self._forecaster.observe(speed, gathered.sensors)
@@ -218,7 +241,9 @@ class BatchSizeManager:
                 self._balance.sizes = self._rule.propose(samples, time_s, self.limits.bounds)
         planned = self._in_flight[0] if len(self._in_flight) == self._horizon else None
         made = self._publish(gathered.iteration)
-        self._behind = lambda: self._learn(gathered, planned, made)
+        if made.changed:
+            self._changed_at = gathered.iteration
+        self._behind.append(lambda: self._learn(gathered, planned, made))
         return made
 
     def _learn(self, gathered: Gathering, planned: tuple[IntArray, bool] | None, made: PlanMade) -> None:

@@ -7,13 +7,15 @@ import math
 from collections import deque
 
 import numpy as np
+import numpy.typing as npt
 
-from lbbsp.core.manager import BatchSizeManager, JobStats, PlanMade, RejectedReport
+from lbbsp.core.manager import MOST_BEHIND, BatchSizeManager, Closed, JobStats, PlanMade, RejectedReport
 from lbbsp.core.stragglers import Event, Stragglers
 from lbbsp.protocol import Hello, Plan, Report
 from lbbsp.service.roster import Roster
 from lbbsp.service.silence import Silence
 
+Array = npt.NDArray[np.float64]
 MOST_EVENTS = 256
 
 
@@ -44,6 +46,7 @@ class Live:
         """Of stragglers, not told yet."""
         self._input_s = np.zeros(self.hello.world_size)
         self._cost = np.full(self.hello.world_size, np.nan)
+        self._unseen: deque[tuple[Closed, Array, Array]] = deque(maxlen=2 * MOST_BEHIND)
         self._roster = roster
         self._columns = {
             rank: _columns(self.hello.sensors, hello.sensors)
@@ -80,14 +83,24 @@ class Live:
         return None if made is None else self._plan(made)
 
     def catch_up(self) -> None:
-        """What could wait until the newest plan had left: bookkeeping, and a look for stragglers."""
-        self.sizer.catch_up()
-        sight = self.sizer.sight(self._input_s.copy(), self._cost.copy())
-        if sight is not None and sight.iteration > self.stragglers.iteration:
-            self.events.extend(self.stragglers.see(sight))
+        """What could wait until the newest plan had left: bookkeeping, and a look for stragglers, where due."""
+        closed = self.sizer.newest
+        if closed is not None:
+            self._unseen.append((closed, self._input_s.copy(), self._cost.copy()))
+        if self.sizer.due:
+            self.sizer.catch_up()
+            self.see()
+
+    def see(self) -> None:
+        """Look for stragglers in the iterations that have closed since the last look."""
+        while self._unseen:
+            closed, input_s, cost = self._unseen.popleft()
+            if closed[0].iteration > self.stragglers.iteration:
+                self.events.extend(self.stragglers.see(self.sizer.sight_of(closed, input_s, cost)))
 
     def look(self, now_s: float) -> None:
-        """Take note of who is silent; about once a second, after `silence` was looked at."""
+        """Take note of who is slow or silent; about once a second, after `silence` was looked at."""
+        self.see()
         self.events.extend(self.stragglers.hear(self.silence.silent, now_s - self.silence.heard_s))
 
     def bye(self, rank: int) -> bool:

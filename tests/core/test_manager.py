@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate import Cluster, bounds_of, run
 
-from lbbsp.core.manager import BatchSizeManager, JobSpec, RejectedReport
+from lbbsp.core.manager import MANY_RANKS, MOST_BEHIND, BatchSizeManager, JobSpec, RejectedReport
 from lbbsp.core.sizing import Bounds, fits
 from lbbsp.errors import BoundsError, ConfigError
 
@@ -221,3 +221,25 @@ def test_impossible_jobs_are_refused_by_name():
 def test_one_rank_has_the_whole_batch():
     manager = BatchSizeManager(JobSpec(bounds_of(1, 8)))
     assert manager.report(0, 0, 8, 0.1).sizes.tolist() == [8]
+
+
+def test_bookkeeping_waits_while_sizes_stay_but_never_for_long_and_stats_are_up_to_date() -> None:
+    manager = BatchSizeManager(JobSpec(bounds_of(2, 64)))
+    waiting = []
+    for k in range(100):
+        for rank in range(2):
+            manager.report(rank, k, 32, 0.1 * (1 + (k < 10) * rank))
+        waiting.append(len(manager._behind))
+    assert 1 < max(waiting) <= MOST_BEHIND
+    assert max(waiting[:10]) == 1
+    assert manager.stats().iteration_time_s == pytest.approx(0.1, rel=0.05)
+    assert not manager._behind
+
+
+def test_large_jobs_leave_no_bookkeeping_to_pile_up() -> None:
+    ranks = MANY_RANKS + 1
+    manager = BatchSizeManager(JobSpec(bounds_of(ranks, ranks)))
+    for k in range(30):
+        for rank in range(ranks):
+            manager.report(rank, k, 1, 0.1)
+        assert len(manager._behind) == 1
