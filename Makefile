@@ -3,6 +3,7 @@
 # PYTHON    the interpreter to build with (3.11 to 3.13)
 # VENV      where the environment goes
 # PIP_ARGS  passed to pip, say: make demo PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+# TENSORFLOW=no leaves TensorFlow, some 600 MB, and its tests out of make test
 # DEMO_ARGS passed to the demo, say: make demo DEMO_ARGS="--optimizer adamw --json result.json"
 #
 # A stamp in the environment says what it was built for, so that a second run needs no network.
@@ -11,6 +12,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
 DEMO_ARGS ?=
+TENSORFLOW ?= yes
 BIN = $(VENV)/bin
 SOURCES = pyproject.toml constraints.txt .ci/environment
 
@@ -20,11 +22,14 @@ export PYTHON VENV PIP_ARGS
 demo: $(VENV)/.stamp-demo
 	$(BIN)/lbbsp demo $(DEMO_ARGS)
 
-test: $(VENV)/.stamp-test
+test: $(VENV)/.stamp-test $(if $(filter yes,$(TENSORFLOW)),$(VENV)/.stamp-tensorflow)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
+
+$(VENV)/.stamp-tensorflow: $(SOURCES) .ci/tensorflow | $(VENV)/.stamp-test
+	@.ci/tensorflow
 
 $(VENV)/.stamp-%: $(SOURCES)
 	@.ci/environment $*
