@@ -10,6 +10,8 @@ import msgspec
 from msgspec import Meta
 
 PROTOCOL = 1
+OLDEST = max(1, PROTOCOL - 1)
+"""The oldest that this version still speaks: that of the release before."""
 MAX_RANKS = 65_536
 MAX_SAMPLES = 2**31 - 1
 
@@ -44,6 +46,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     claims: Name = "off"
     """`on`, or `auto`: ranks claim a part of each iteration where that pays."""
     protocol: int = PROTOCOL
+    oldest: int = OLDEST
+    """The oldest protocol that the speaker also understands; the newest that both do is spoken."""
 
 
 class Report(Message, frozen=True, kw_only=True, tag="report"):
@@ -98,6 +102,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 
     rank: Rank
     protocol: int = PROTOCOL
+    """The one that is spoken with this rank."""
     sensors_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     """Iterations between readings of sensors that reports are to carry; those between carry none."""
 

@@ -10,18 +10,23 @@ import numpy as np
 
 from lbbsp.core.manager import JobSpec
 from lbbsp.core.sizing import Bounds
-from lbbsp.protocol import PROTOCOL, Hello
+from lbbsp.protocol import OLDEST, PROTOCOL, Hello
 
 SHARED = ("world_size", "global_batch", "granularity", "mode", "claims")
 MODES = ("balance", "observe")
 
 
+def spoken(hello: Hello) -> int:
+    """The protocol that is spoken with this rank, if both sides speak it."""
+    return min(hello.protocol, PROTOCOL)
+
+
 def unsound(hello: Hello) -> str | None:
     """Why this hello can't be met whatever the other ranks say; None where it can."""
-    if hello.protocol != PROTOCOL:
+    if spoken(hello) < max(hello.oldest, OLDEST):
         return (
-            f"protocol {hello.protocol} came, this manager speaks {PROTOCOL}: "
-            "install the same version of lbbsp on both sides"
+            f"protocol {hello.protocol} came (it goes down to {hello.oldest}), this manager speaks {PROTOCOL} (down to "
+            f"{OLDEST}): install the same version of lbbsp on both sides"
         )
     if hello.rank >= hello.world_size:
         return f"rank {hello.rank} came, a world of {hello.world_size} has ranks 0 to {hello.world_size - 1}"

@@ -15,7 +15,7 @@ from lbbsp.errors import BoundsError
 from lbbsp.predictors import PREDICTORS
 from lbbsp.predictors import make as make_predictor
 from lbbsp.protocol import Hello, Refused, Seen, ToWorker, Welcome
-from lbbsp.service.agreement import job_spec
+from lbbsp.service.agreement import job_spec, spoken
 from lbbsp.service.live import Live
 from lbbsp.service.past import PastJob
 from lbbsp.service.roster import Roster
@@ -201,7 +201,13 @@ def _verdict(roster: Roster, rank: int, changed: bool) -> Reply:
             reason,
         )
         return roster.peers[rank], refusal(hello, reason)
-    welcome = Welcome(job=hello.job, incarnation=hello.incarnation, rank=rank, sensors_every=roster.sensors_every)
+    welcome = Welcome(
+        job=hello.job,
+        incarnation=hello.incarnation,
+        rank=rank,
+        protocol=spoken(hello),
+        sensors_every=roster.sensors_every,
+    )
     return roster.peers[rank], welcome
 
 

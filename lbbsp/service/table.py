@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from lbbsp.core.manager import RejectedReport
-from lbbsp.protocol import Bye, Hello, Look, Refused, Report, ToManager, Unknown, decode_to_manager
+from lbbsp.protocol import PROTOCOL, Bye, Hello, Look, Refused, Report, ToManager, Unknown, decode_to_manager
 from lbbsp.service.admission import Admission
 from lbbsp.service.agreement import unsound
 from lbbsp.service.job import Job, MakeSizer, Reply, refusal
@@ -211,5 +211,5 @@ class JobTable:
         self.rejections.add(envelope.job[:256] if caller.may(envelope.job) else "", "malformed", why)
         if envelope.type != "hello":
             return []
-        reason = f"the hello can't be read ({why}); it speaks protocol {envelope.protocol}"
+        reason = f"the hello can't be read ({why}); it speaks protocol {envelope.protocol}, this manager {PROTOCOL}"
         return [(peer, Refused(job=envelope.job, incarnation=envelope.incarnation, reason=reason))]

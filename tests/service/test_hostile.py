@@ -184,7 +184,7 @@ def hello(**fields) -> Hello:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"protocol": 99}, ["protocol 99", "speaks 1"]),
+        ({"protocol": 99, "oldest": 98}, ["protocol 99", "down to 98", "speaks 1"]),
         ({"protocol": 0}, ["protocol 0", "speaks 1"]),
         ({"rank": 2}, ["rank 2", "0 to 1"]),
         ({"min_samples": 80, "max_samples": 50}, ["min_samples 80", "max_samples 50"]),

@@ -216,9 +216,8 @@ def test_each_kind_is_logged_once_and_the_table_of_kinds_is_bounded(caplog):
     assert len(caplog.records) == 1
     for number in range(2 * MAX_KEYS):
         rejections.add(f"job {number}", "stale", "iteration 3")
-    assert rejections.total() == {"stale": MAX_KEYS, "beyond the table": 2 * MAX_KEYS - MAX_KEYS + 1} | {
-        "stale": 100 + MAX_KEYS - 1
-    }
+    assert len(rejections._counts) == MAX_KEYS + 1
+    assert rejections.total() == {"stale": 100 + 2 * MAX_KEYS}
     rejections.forget("j")
     assert rejections.of("j") == {}
 
