@@ -47,7 +47,7 @@ def balance(
         max_samples: this rank's largest batch; default: the global batch.
         granularity: sizes are multiples of this.
         manager: its address; default: LBBSP_MANAGER, else rank 0 starts one of the job's own.
-        job: a name for the job; default: LBBSP_JOB, else a new one each start.
+        job: a name for the job; default: LBBSP_JOB, else torchrun's run, else a new one each start.
         mode: "balance", or "observe": sizes stay equal and the manager's log says what balancing would save.
         reduction: what the loop's loss is over the rank's batch: "mean" or "sum".
         chunks: "on": loader workers fetch small chunks, and sizes act at once; "off": whole batches, and sizes act

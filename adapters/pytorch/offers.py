@@ -1,5 +1,6 @@
 """What this rank offers to the job: the caller's settings, and what model, loader and machine say of themselves."""
 
+import itertools
 import logging
 import os
 import time
@@ -16,7 +17,7 @@ from lbbsp.adapters.pytorch.memory import gpu_uuid, most_samples
 from lbbsp.adapters.pytorch.models import bounds_minimum, device_of, has_batch_norm, is_compiled, unwrap
 from lbbsp.adapters.pytorch.order import of_loader
 from lbbsp.errors import ConfigError
-from lbbsp.worker.identity import device_name, machine_name
+from lbbsp.worker.identity import device_name, machine_name, run_name
 from lbbsp.worker.keyfile import key_problem
 from lbbsp.worker.session import manager_address
 from lbbsp.worker.terms import Offer
@@ -26,6 +27,9 @@ REDUCTIONS = ("mean", "sum")
 AFFORDABLE_S = 0.005
 """A user's collate function may take this long a batch in the training thread."""
 PROBED = 8
+
+_NUMBERS = itertools.count(1)
+"""Of the balancers that this process makes."""
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +124,7 @@ def _plain(models: Sequence[Any], settings: Settings) -> Offer:
     return Offer(
         batch_samples=0,
         dataset_samples=None,
-        job=settings.get("job") or os.environ.get("LBBSP_JOB") or nonce,
+        job=settings.get("job") or os.environ.get("LBBSP_JOB") or _run_name() or nonce,
         incarnation=nonce,
         seed=int(torch.initial_seed() % 2**31),
         global_batch=settings.get("global_batch"),
@@ -138,6 +142,12 @@ def _plain(models: Sequence[Any], settings: Settings) -> Offer:
         or _unknown("chunks", settings.get("chunks", "auto"), chunks.CHOICES)
         or key_problem(manager_address(settings.get("manager"))),
     )
+
+
+def _run_name() -> str | None:
+    """What torchrun calls this job, so that a restart finds what was learnt; numbered where a process has several."""
+    name, number = run_name(), next(_NUMBERS)
+    return name if name is None or number == 1 else f"{name[:240]} {number}"
 
 
 def _unknown(name: str, value: str, known: tuple[str, ...]) -> str | None:

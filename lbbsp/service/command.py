@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from lbbsp.errors import ConfigError, ServiceError
 from lbbsp.protocol import EmbeddedOrders, EmbeddedReady
 from lbbsp.service import logs
 from lbbsp.service.admission import Admission
@@ -98,7 +99,7 @@ def serve(settings: Config, embedded: bool = False) -> None:
         Admission(settings.max_jobs, settings.max_ranks),
     )
     table.forget_after_s = settings.forget_after_s
-    keeper = _keeper(settings, table)
+    keeper = _keeper(settings, table, embedded)
     recorder = _recorder(settings, table)
     daemon = Daemon(options, table, recorder, keeper=keeper)
     metrics = MetricsServer(settings.metrics, daemon.desk.ask, daemon.alive) if settings.metrics else None
@@ -119,8 +120,16 @@ def serve(settings: Config, embedded: bool = False) -> None:
             recorder.close()
 
 
-def _keeper(settings: Config, table: JobTable) -> Keeper | None:
-    return Keeper(table, Journal(Path(settings.journal)), time.perf_counter) if settings.journal else None
+def _keeper(settings: Config, table: JobTable, embedded: bool) -> Keeper | None:
+    if not settings.journal:
+        return None
+    try:
+        return Keeper(table, Journal(Path(settings.journal)), time.perf_counter)
+    except (ConfigError, ServiceError) as error:
+        if not embedded:
+            raise
+        log.warning("%s; what is learnt is not kept for a restart", error)
+        return None
 
 
 def _recorder(settings: Config, table: JobTable) -> Recorder | None:

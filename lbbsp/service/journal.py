@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 SYNC_EVERY_S = 1.0
 COMPACT_ABOVE_BYTES = 2**20
 COMPACT_FACTOR = 4
+PATIENCE_S = 1.0
+"""For an earlier manager to let go of the file."""
 RETRY_EVERY_S = 10.0
 """After a disk has failed."""
 
@@ -247,15 +249,20 @@ def _key(record: Record) -> Key:
 
 
 def _locked(path: Path) -> int:
-    """A lock that ends with this process.
+    """A lock that ends with this process; a manager that is ending gets a moment to let go of it.
 
     Raises:
         ConfigError: another manager has it.
     """
     lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise ConfigError(f"{path} is in use by another manager: stop that one, or give another file") from error
-    return lock
+    until_s = time.perf_counter() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if time.perf_counter() < until_s:
+                time.sleep(0.05)
+                continue
+            os.close(lock)
+            raise ConfigError(f"{path} is in use by another manager: stop that one, or give another file") from error
+        return lock

@@ -42,8 +42,17 @@ class Embedded(NamedTuple):
             self.process.wait()
 
 
-def start(bind_host: str = "127.0.0.1", timeout_s: float = START_TIMEOUT_S, log_level: str = "info") -> Embedded:
+def start(
+    bind_host: str = "127.0.0.1", timeout_s: float = START_TIMEOUT_S, log_level: str = "info",
+    journal: Path | None = None,
+) -> Embedded:  # fmt: skip
     """Start a manager that listens on a free port of bind_host, with keys for this job alone.
+
+    Args:
+        bind_host: address of an interface.
+        timeout_s: for its answer.
+        log_level: of its log.
+        journal: file that keeps what was learnt for the job's next start; None: nothing is kept.
 
     Raises:
         ServiceError: it did not start, or not in time.
@@ -51,6 +60,7 @@ def start(bind_host: str = "127.0.0.1", timeout_s: float = START_TIMEOUT_S, log_
     curve, orders = _one_time_keys()
     host = f"[{bind_host}]" if ":" in bind_host else bind_host
     options = ["--embedded", "--bind", f"tcp://{host}:0", "--log-level", log_level]
+    options += ["--journal", str(journal)] if journal else []
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "lbbsp", "manager", *options],
         stdin=subprocess.PIPE,

@@ -1,7 +1,8 @@
-"""Who a worker is, whatever its rank number: what is learnt of a machine and device follows these names."""
+"""Who a worker is, whatever its rank number, and of which job: what is learnt follows these names."""
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -12,6 +13,30 @@ def machine_name(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str
     except OSError:
         boot = "unknown"
     return f"{socket.gethostname()}/{boot}"
+
+
+def run_name(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The job as torchrun names it, the same in all its restarts; None where torchrun did not start us.
+
+    Its run id; where the user gave none, the agent that started us, by process id and start time, if it may restart us.
+    """
+    run = environment.get("TORCHELASTIC_RUN_ID")
+    if run is None:
+        return None
+    if run != "none":
+        return f"torchrun {run}"[:256]
+    if environment.get("TORCHELASTIC_MAX_RESTARTS") == "0":
+        return None
+    agent = os.getppid()
+    return f"torchrun {machine_name()} {agent} {_started(agent)}"[:256]
+
+
+def _started(process: int) -> str:
+    """When a process began, in ticks since boot: ids come again."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 def device_name(kind: str, index: int | None) -> str:

@@ -18,6 +18,7 @@ from lbbsp.worker.chunked import Ahead
 from lbbsp.worker.client import Client, CurveKeys
 from lbbsp.worker.follower import Follower
 from lbbsp.worker.gpu import gpu_sources
+from lbbsp.worker.journals import journal_of
 from lbbsp.worker.keyfile import client_curve
 from lbbsp.worker.owntime import Marks, OwnTime
 from lbbsp.worker.relay import Channel, Link, Receiver, Relay
@@ -147,7 +148,8 @@ class Session:
     def _embed(self, offers: list[Offer], master: str) -> Reach:
         hosts = {offer.machine for offer in offers}
         try:
-            self._child = embedded.start("127.0.0.1" if len(hosts) == 1 else _own_address(master))
+            host = "127.0.0.1" if len(hosts) == 1 else _own_address(master)
+            self._child = embedded.start(host, journal=journal_of(self.terms.job, self.terms.incarnation))
         except ServiceError as error:
             log.warning("%s; training goes on with equal sizes", error)
             return Reach(NOBODY)
