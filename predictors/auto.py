@@ -8,7 +8,6 @@ near the slowest has a say.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 
 import numpy as np
 
@@ -49,12 +48,14 @@ class Auto(Base):
         sensors: int = 0,
         *,
         horizon: int = 1,
-        members: Sequence[str] | None = None,
+        members: Sequence[str] | str | None = None,
         background: bool = True,
     ) -> None:
         super().__init__(workers, sensors, horizon=horizon)
+        if isinstance(members, str):
+            members = [members]
         if members is None:
-            members = [name for name in USUAL if name != "arima" or find_spec("statsmodels")]
+            members = USUAL
         if unknown := set(members) - set(MEMBERS):
             raise ConfigError(f"auto can't pick from {sorted(unknown)}; known: {', '.join(MEMBERS)}")
         self._names = (*members, EQUAL)

@@ -1,7 +1,7 @@
 """Exponential moving average, which smooths more the further ahead it looks.
 
 The newest speed says less about a distant iteration than about the next, so horizon h uses a share of
-alpha / h, rounded to a power of two: one average for each of alpha, alpha / 2, alpha / 4 and alpha / 8.
+alpha / h^1.25, with h rounded down to a power of two, at most 8: one average for each.
 """
 
 import numpy as np
@@ -18,12 +18,12 @@ class Ema(Base):
     name = "ema"
     reads_sensors = False
 
-    def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1, alpha: float = 0.5) -> None:
+    def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1, alpha: float = 0.85) -> None:
         super().__init__(workers, sensors, horizon=horizon)
         if not 0 < alpha <= 1:
             raise ConfigError(f"ema's alpha {alpha} is no share: give one above 0 and at most 1")
         self.alpha = alpha
-        self._shares = alpha / 2.0 ** np.arange(SLOWDOWNS)[:, None]
+        self._shares = alpha / 2.0 ** (1.25 * np.arange(SLOWDOWNS)[:, None])
         self._speed: Array = np.full((SLOWDOWNS, workers), np.nan)
         self._count: Array = np.zeros(workers)
 

@@ -7,6 +7,7 @@ import pytest
 
 from lbbsp.errors import ConfigError
 from lbbsp.predictors import make
+from lbbsp.replay import steps
 
 WORKERS = 6
 NONE = np.empty((WORKERS, 0))
@@ -74,6 +75,22 @@ def test_one_worker_alone_loses_nothing():
     for speed in (10.0, 20.0, 30.0):
         auto.observe(np.array([speed]), np.empty((1, 0)))
     assert auto.predict(np.empty((1, 0)))[0] > 0
+
+
+@pytest.mark.parametrize("member", ["last", "ema", "mean", "arx", "narx"])
+def test_with_one_member_in_charge_it_forecasts_exactly_what_that_one_does_alone(member):
+    rng = np.random.default_rng(5)
+    speeds, sensors = phases(rng, 150), rng.random((150, WORKERS, 3))
+    auto, alone = make(f"auto:members={member}", WORKERS, 3), make(member, WORKERS, 3)
+    compared = 0
+    for speed, reading in zip(speeds, sensors, strict=True):
+        for predictor in (auto, alone):
+            predictor.observe(speed, reading)
+            predictor.train(steps(4))
+        mine = np.array(auto.in_charge()) == member
+        compared += np.count_nonzero(mine)
+        np.testing.assert_array_equal(auto.predict(reading)[mine], alone.predict(reading)[mine])
+    assert compared > 50 * WORKERS
 
 
 def test_an_unknown_member_is_named():
