@@ -13,6 +13,7 @@ import numpy.typing as npt
 from lbbsp.core.balance import Balance
 from lbbsp.core.bounds import IntArray
 from lbbsp.core.calm import Calm
+from lbbsp.core.claims import Claiming
 from lbbsp.core.curves import CurveFit
 from lbbsp.core.forecast import Forecaster
 from lbbsp.core.harm import DoNoHarm
@@ -34,7 +35,7 @@ MOST_BEHIND = 8
 """Iterations whose bookkeeping may wait at once; it is one pass over the ranks for each."""
 MANY_RANKS = 256
 """Jobs of more ranks gain nothing from waiting: their arrays are the cost."""
-_OF_THE_MOMENT = frozenset({"job", "_observe_only", "_horizon", "newest", "_behind", "_changed_at"})
+_OF_THE_MOMENT = frozenset({"job", "_observe_only", "_horizon", "newest", "_behind", "_changed_at", "claiming"})
 """What is given anew, or passes with the iteration, and is not told."""
 
 
@@ -74,6 +75,7 @@ class BatchSizeManager:
         self._balance = Balance(job.bounds, threshold)
         self._rule: Rule | None = choose(rule, job.device_kinds, ranks, job.bounds.global_batch)
         self.limits = Limits(job.bounds)
+        self.claiming = Claiming("off" if observe_only else job.claims, ranks, job.bounds.global_batch)
         self._in_flight: deque[tuple[IntArray, bool]] = deque(maxlen=self._horizon)
         self._speeds: Array = np.full(ranks, np.nan)
         self.newest: Closed | None = None
@@ -84,7 +86,7 @@ class BatchSizeManager:
 
     def report(
         self, rank: int, iteration: int, samples: int, own_time_s: float, *, draws: int = 1, wait_s: float = 0.0,
-        settled: bool = True, sensors: Sequence[float] = (), max_samples: int = 0,
+        settled: bool = True, sensors: Sequence[float] = (), max_samples: int = 0, claimed: int = 0,
     ) -> PlanMade | None:  # fmt: skip
         """Take one rank's report of one iteration; a plan where it closes an iteration.
 
@@ -98,14 +100,17 @@ class BatchSizeManager:
             settled: False where own_time_s holds one-off costs and says nothing of speed.
             sensors: readings in the order of the job's sensors; NaN where there is none.
             max_samples: the most that fit this rank's memory now; 0 says nothing.
+            claimed: of the samples, those that no plan gave it.
 
         Raises:
             RejectedReport: it is malformed, stale, a duplicate or absurd; nothing changed.
         """
         closed = self._inbox.add(rank, iteration, samples, own_time_s, draws, wait_s, settled, sensors)
         self.limits.say(rank, max_samples)
+        self.claiming.say(rank, claimed)
         made = None
         for gathered in closed:
+            gathered.claimed = self.claiming.take()
             made = self._finish(gathered)
         return made
 
@@ -240,6 +245,10 @@ class BatchSizeManager:
             else:
                 self._balance.sizes = self._rule.propose(samples, time_s, self.limits.bounds)
         planned = self._in_flight[0] if len(self._in_flight) == self._horizon else None
+        if planned is not None and self.claiming.mode != "off":
+            sizes, theta = planned[0] if planned[1] else self._equal, self._fit.theta_samples
+            claimed = bool(gathered.claimed.any())
+            self.claiming.follow(sizes, samples, time_s, theta, gathered.wait_s, claimed)
         made = self._publish(gathered.iteration)
         if made.changed:
             self._changed_at = gathered.iteration
@@ -252,7 +261,7 @@ class BatchSizeManager:
         self._meter.see(gathered)
         if made.changed:
             self._meter.expect(gathered.iteration, made.sizes)
-        self._fit.learn(gathered.iteration, samples, time_s)
+        self._fit.learn(gathered.iteration, np.where(gathered.claimed > 0, np.nan, samples), time_s)
         if planned is not None:
             self._judge(samples, time_s, *planned)
 
@@ -279,7 +288,8 @@ class BatchSizeManager:
             self._changes += 1
         self._sizes = sizes
         self._version += 1
-        return PlanMade(self._version, iteration, sizes.copy(), changed)
+        cut = self.claiming.cut
+        return PlanMade(self._version, iteration, sizes.copy(), changed, cut.beta, cut.chunk)
 
 
 def _sound(gathered: Gathering) -> tuple[Array, Array]:

@@ -59,6 +59,8 @@ class Gathering:
         self.settled = np.zeros(ranks, dtype=np.bool_)
         self.sensors: Array = np.full((ranks, sensors), np.nan)
         self.heard = bytearray(ranks)
+        self.claimed: Array = np.zeros(ranks)
+        """Of the samples, those that no plan gave the rank."""
 
 
 class Inbox:

@@ -74,6 +74,7 @@ class Live:
             settled=report.settled,
             sensors=self.readings(report),
             max_samples=report.max_samples,
+            claimed=report.claimed,
         )
         self.silence.heard(report.rank, report.iteration, now_s)
         self.newest_iteration = max(self.newest_iteration, report.iteration)
