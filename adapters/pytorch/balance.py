@@ -33,6 +33,8 @@ def balance(
     manager: str | None = None,
     job: str | None = None,
     mode: str = "balance",
+    predictor: str | None = None,
+    rule: str | None = None,
     reduction: str = "mean",
     chunks: str = "auto",
     claims: bool | str = False,
@@ -49,6 +51,9 @@ def balance(
         manager: its address; default: LBBSP_MANAGER, else rank 0 starts one of the job's own.
         job: a name for the job; default: LBBSP_JOB, else torchrun's run, else a new one each start.
         mode: "balance", or "observe": sizes stay equal and the manager's log says what balancing would save.
+        predictor: what forecasts speeds, as in "auto" or "ema:alpha=0.5"; for the job's own manager: one from outside
+            keeps its own choice. Default: LBBSP_MANAGER_PREDICTOR, else the manager's default.
+        rule: what sizes follow: auto, speed, adaptive, leader-straggler, linear; likewise.
         reduction: what the loop's loss is over the rank's batch: "mean" or "sum".
         chunks: "on": loader workers fetch small chunks, and sizes act at once; "off": whole batches, and sizes act
             num_workers * prefetch_factor iterations later; "auto": on, unless a collate_fn of the user's is slow.
@@ -77,6 +82,8 @@ def balance(
         manager=manager,
         job=job,
         mode=mode,
+        predictor=predictor,
+        rule=rule,
         reduction=reduction,
         chunks=chunks,
     )

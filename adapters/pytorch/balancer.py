@@ -45,7 +45,7 @@ class Balancer:
         model: a DistributedDataParallel model, compiled or not, or a list of them.
         offer: made by balance(); None takes `settings`.
         settings: as of balance(): global_batch (needed here), min_samples, max_samples, granularity, manager, job,
-            mode, reduction.
+            mode, predictor, rule, reduction.
 
     Raises:
         UnsupportedError: a rank can't take part; raised on all ranks.

@@ -17,6 +17,7 @@ from lbbsp.adapters.pytorch.memory import gpu_uuid, most_samples
 from lbbsp.adapters.pytorch.models import bounds_minimum, device_of, has_batch_norm, is_compiled, unwrap
 from lbbsp.adapters.pytorch.order import of_loader
 from lbbsp.errors import ConfigError
+from lbbsp.worker.choice import choice_problem
 from lbbsp.worker.identity import device_name, machine_name, run_name
 from lbbsp.worker.keyfile import key_problem
 from lbbsp.worker.session import manager_address
@@ -44,6 +45,8 @@ class Settings(TypedDict, total=False):
     manager: str | None
     job: str | None
     mode: str
+    predictor: str | None
+    rule: str | None
     reduction: str
     chunks: str
 
@@ -133,6 +136,8 @@ def _plain(models: Sequence[Any], settings: Settings) -> Offer:
         granularity=settings.get("granularity", 1),
         manager=manager_address(settings.get("manager")),
         mode=settings.get("mode", "balance"),
+        predictor=settings.get("predictor"),
+        rule=settings.get("rule"),
         device_kind=device.type,
         machine=machine_name(),
         device=device_name(device.type, device.index),
@@ -140,7 +145,8 @@ def _plain(models: Sequence[Any], settings: Settings) -> Offer:
         problem=_unknown("mode", settings.get("mode", "balance"), MODES)
         or _unknown("reduction", settings.get("reduction", "mean"), REDUCTIONS)
         or _unknown("chunks", settings.get("chunks", "auto"), chunks.CHOICES)
-        or key_problem(manager_address(settings.get("manager"))),
+        or key_problem(manager_address(settings.get("manager")))
+        or choice_problem(settings.get("predictor"), settings.get("rule")),
     )
 
 

@@ -15,6 +15,7 @@ from lbbsp.adapters.tensorflow.dataset import BalancedDataset
 from lbbsp.adapters.tensorflow.optimizers import as_list, problem
 from lbbsp.adapters.tensorflow.servers import ServedDataset
 from lbbsp.errors import ConfigError, UnsupportedError
+from lbbsp.worker.choice import choice_problem
 from lbbsp.worker.identity import device_name, machine_name
 from lbbsp.worker.keyfile import key_problem
 from lbbsp.worker.session import manager_address
@@ -56,6 +57,8 @@ def balance(
     manager: str | None = None,
     job: str | None = None,
     mode: str = "balance",
+    predictor: str | None = None,
+    rule: str | None = None,
     reduction: str | None = None,
 ) -> tuple[Any, OptimizerT]:
     """Give each rank the part of every global batch that its speed deserves. All ranks must call.
@@ -80,6 +83,9 @@ def balance(
         manager: its address; default: LBBSP_MANAGER, else rank 0 starts one of the job's own.
         job: a name for the job; default: LBBSP_JOB, else a new one each start.
         mode: "balance", or "observe": sizes stay equal and the manager's log says what balancing would save.
+        predictor: what forecasts speeds, as in "auto" or "ema:alpha=0.5"; for the job's own manager: one from outside
+            keeps its own choice. Default: LBBSP_MANAGER_PREDICTOR, else the manager's default.
+        rule: what sizes follow: auto, speed, adaptive, leader-straggler, linear; likewise.
         reduction: what the loss is that the step differentiates. "sum": the sum over the rank's batch divided by the
             global batch (tf.nn.compute_average_loss). "mean": the mean over the rank's batch. "keras": that mean
             divided by the number of ranks, as Keras's Loss objects, compute_loss(), train_step() and fit() have it.
@@ -108,11 +114,15 @@ def balance(
         drop_last=data.drop_last if drop_last is None else drop_last,
         manager=manager_address(manager),
         mode=mode,
+        predictor=predictor,
+        rule=rule,
         device_kind=cluster.device_kind(),
         machine=machine_name(),
         device=device_name(cluster.device_kind(), 0),
     )
-    ours = _problem(offer, reduction) or _unfit(optimizer) or key_problem(offer.manager)
+    ours = (
+        _problem(offer, reduction) or _unfit(optimizer) or key_problem(offer.manager) or choice_problem(predictor, rule)
+    )
     offer = replace(offer, problem=data.problem or ours)
     shuffled = data.shuffle if shuffle is None else shuffle
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):

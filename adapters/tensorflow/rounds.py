@@ -13,6 +13,7 @@ from lbbsp.core.sizing import fits
 from lbbsp.errors import ServiceError
 from lbbsp.protocol import Report
 from lbbsp.worker import embedded
+from lbbsp.worker.choice import choice_options, tell_unheard
 from lbbsp.worker.client import Client
 from lbbsp.worker.keyfile import client_curve
 from lbbsp.worker.session import NOBODY, Reach
@@ -97,9 +98,10 @@ class Rounds:
 
     def _reach(self, offer: Offer) -> Reach:
         if offer.manager:
+            tell_unheard(offer.predictor, offer.rule, offer.manager)
             return Reach(offer.manager, client_curve())
         try:
-            self._child = embedded.start()
+            self._child = embedded.start(options=choice_options(offer.predictor, offer.rule))
         except ServiceError as error:
             log.warning("%s; training goes on with equal sizes", error)
             return Reach(NOBODY)

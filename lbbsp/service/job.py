@@ -50,7 +50,7 @@ def sizer_maker(predictor: str, rule: str = "auto") -> MakeSizer:
 
 def sensors_every(predictor: str) -> int:
     """Iterations between readings of sensors that a predictor of this name needs; without need, a few a second."""
-    return 1 if getattr(PREDICTORS[predictor], "reads_sensors", True) else SELDOM
+    return 1 if getattr(PREDICTORS[predictor.partition(":")[0]], "reads_sensors", True) else SELDOM
 
 
 class Job:

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ class Embedded(NamedTuple):
 
 def start(
     bind_host: str = "127.0.0.1", timeout_s: float = START_TIMEOUT_S, log_level: str = "info",
-    journal: Path | None = None,
+    journal: Path | None = None, options: Sequence[str] = (),
 ) -> Embedded:  # fmt: skip
     """Start a manager that listens on a free port of bind_host, with keys for this job alone.
 
@@ -53,13 +54,14 @@ def start(
         timeout_s: for its answer.
         log_level: of its log.
         journal: file that keeps what was learnt for the job's next start; None: nothing is kept.
+        options: more of `lbbsp manager`'s.
 
     Raises:
         ServiceError: it did not start, or not in time.
     """
     curve, orders = _one_time_keys()
     host = f"[{bind_host}]" if ":" in bind_host else bind_host
-    options = ["--embedded", "--bind", f"tcp://{host}:0", "--log-level", log_level]
+    options = ["--embedded", "--bind", f"tcp://{host}:0", "--log-level", log_level, *options]
     options += ["--journal", str(journal)] if journal else []
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "lbbsp", "manager", *options],

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from lbbsp.errors import ServiceError
 from lbbsp.protocol import Hello
 from lbbsp.worker import embedded
+from lbbsp.worker.choice import choice_options, tell_unheard
 from lbbsp.worker.chunked import Ahead
 from lbbsp.worker.client import Client, CurveKeys
 from lbbsp.worker.follower import Follower
@@ -141,15 +142,21 @@ class Session:
         """Rank 0 knows or starts the manager; all learn of it."""
         mine: Reach | None = None
         if self._group.rank == 0:
-            mine = Reach(offers[0].manager, client_curve()) if offers[0].manager else self._embed(offers, master)
+            mine = self._outside(offers[0].manager) if offers[0].manager else self._embed(offers, master)
         found: Reach = self._group.gather(mine)[0]
         return found
+
+    def _outside(self, manager: str) -> Reach:
+        tell_unheard(self._offer.predictor, self._offer.rule, manager)
+        return Reach(manager, client_curve())
 
     def _embed(self, offers: list[Offer], master: str) -> Reach:
         hosts = {offer.machine for offer in offers}
         try:
             host = "127.0.0.1" if len(hosts) == 1 else _own_address(master)
-            self._child = embedded.start(host, journal=journal_of(self.terms.job, self.terms.incarnation))
+            options = choice_options(self._offer.predictor, self._offer.rule)
+            kept = journal_of(self.terms.job, self.terms.incarnation)
+            self._child = embedded.start(host, journal=kept, options=options)
         except ServiceError as error:
             log.warning("%s; training goes on with equal sizes", error)
             return Reach(NOBODY)

@@ -42,6 +42,9 @@ class Offer:
     """Loader tasks that an iteration would be dealt into."""
     drop_last: bool = False
     manager: str | None = None
+    predictor: str | None = None
+    """For a manager of the job's own; None: as the environment or its default says."""
+    rule: str | None = None
     mode: str = "balance"
     claims: str = "off"
     device_kind: str = "cpu"
@@ -82,7 +85,7 @@ class Terms:
         return full + (1 if rest and not self.drop_last else 0)
 
 
-ALIKE = ("global_batch", "granularity", "dataset_samples", "mode", "manager", "claims")
+ALIKE = ("global_batch", "granularity", "dataset_samples", "mode", "manager", "predictor", "rule", "claims")
 
 
 def settle(offers: Sequence[Offer]) -> Terms:
