@@ -1,0 +1,84 @@
+"""balance(predictor=, rule=): the job's own manager follows the user's choice; one from outside its own, as is told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from epochs import Numbers
+from random_manager import ScriptedManager
+from ranks import outcomes, run
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from lbbsp.adapters.pytorch import balance
+from lbbsp.protocol import Look
+from lbbsp.top.asking import Asker
+
+CHOICES: list[dict[str, str]] = [
+    {"predictor": "mean"},
+    {"predictor": "auto:members=last+ema", "rule": "speed"},
+    {"rule": "leader-straggler"},
+]
+
+
+def balanced(rank: int, choice: dict[str, str]) -> Any:
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    data = Numbers(64)
+    loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, rank))
+    return balance(model, loader, **choice)
+
+
+def _embedded(rank: int, choice: dict[str, str]) -> tuple[str, list[str]] | None:
+    model, batches = balanced(rank, choice)
+    for batch in batches:
+        model(batch.float().reshape(-1, 1)).mean().backward()
+    child = batches.balancer.session._child
+    if child is None:
+        return None
+    asker = Asker(child.address, child.curve)
+    seen = asker.ask(Look(job=batches.balancer.terms.job))
+    asker.close()
+    return seen.predictor, Path(f"/proc/{child.process.pid}/cmdline").read_text().split("\0")
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_the_jobs_own_manager_takes_the_users_choice(choice: dict[str, str]) -> None:
+    found, other = run(2, _embedded, choice)
+    assert other is None
+    assert found[0] == choice.get("predictor", "ema").replace("auto:members=last+ema", "last")
+    for name, value in choice.items():
+        assert found[1][found[1].index(f"--{name}") + 1] == value
+
+
+def _outside(rank: int, choice: dict[str, str]) -> None:
+    balanced(rank, choice)
+
+
+def test_a_manager_from_outside_keeps_its_own_and_one_line_says_so() -> None:
+    with ScriptedManager() as manager:
+        ended = outcomes(2, _outside, {"predictor": "mean"}, env=manager.env)
+    lines = [line for outcome in ended for line in outcome.log if "has no effect" in line]
+    assert len(lines) == 1, lines
+    assert "--predictor mean" in lines[0]
+    assert all(outcome.error is None for outcome in ended)
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [({"predictor": "nrax"}, "unknown predictor 'nrax'"), ({"rule": "fair"}, "unknown rule 'fair'")],
+    ids=["predictor", "rule"],
+)
+def test_what_there_is_not_is_refused_on_all_ranks(choice: dict[str, str], said: str) -> None:
+    for outcome in outcomes(2, _outside, choice, timeout_s=20):
+        assert said in (outcome.error or "")
+
+
+def _unlike(rank: int) -> None:
+    balanced(rank, {"predictor": ("ema", "last")[rank]})
+
+
+def test_ranks_that_choose_differently_are_refused() -> None:
+    for outcome in outcomes(2, _unlike, timeout_s=20):
+        assert "predictor" in (outcome.error or "")
