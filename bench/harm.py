@@ -1,0 +1,152 @@
+"""Do no harm, with real workers: bursts shorter than an iteration, then a steady 2:1 neighbour.
+
+Two ranks, a core each, train two copies of a model in alternating blocks of one run: equal sizes with the stock
+loader, and LB-BSP. `over_equal`: the median over pairs of blocks of LB-BSP's iteration time over that of equal sizes,
+with a bootstrap interval, while bursts come and go on both cores. `efficiency`: with a busy process on the second core,
+after 250 iterations of LB-BSP, the iteration time of the ideal by both ranks' measured work rates over LB-BSP's.
+`lookahead 8`: two loader workers that fetch four whole batches each ahead.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import neighbours
+import numpy as np
+import torch
+import workers
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from lbbsp.adapters.pytorch import balance
+
+BLOCK = 10
+SETTLE, MEASURED = 250, 60
+"""Iterations of LB-BSP under the steady neighbour: to find the new sizes, and to be measured."""
+SAMPLES = 1_000_000
+
+
+class Lane:
+    """One copy of the model with its loader."""
+
+    def __init__(self, batch: int, lookahead: int, balanced: bool) -> None:
+        self.ddp = workers.model()
+        data = workers.Images(SAMPLES)
+        extra: dict[str, Any] = {"num_workers": 2, "prefetch_factor": lookahead // 2} if lookahead else {}
+        loader: Any = DataLoader(data, batch, sampler=DistributedSampler(data), **extra)
+        if balanced:
+            self.ddp, loader = balance(self.ddp, loader, chunks="off")
+        self.loader = loader
+        self._optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.01)
+        self._batches = iter(loader)
+
+    def block(self, iterations: int = BLOCK) -> float:
+        """Seconds an iteration."""
+        torch.distributed.barrier()
+        began_s = perf_counter()
+        for _ in range(iterations):
+            workers.train(self.ddp, next(self._batches), self._optimizer)
+        return (perf_counter() - began_s) / iterations
+
+
+def worker(arguments: argparse.Namespace) -> None:
+    """One rank; the first one starts and ends the neighbours."""
+    rank = workers.join()
+    equal, lbbsp = (Lane(arguments.batch, arguments.lookahead, balanced) for balanced in (False, True))
+    spy = workers.Spy(lbbsp.loader.balancer)
+    for lane in (equal, lbbsp, equal, lbbsp):
+        lane.block()
+    around = Around(rank, arguments)
+    pairs = [(equal.block(), lbbsp.block()) for _ in range(arguments.pairs)]
+    around.settle_down()
+    lbbsp.block(SETTLE)
+    before = len(spy.reports)
+    steady_s = lbbsp.block(MEASURED)
+    equal_s = equal.block(MEASURED)
+    around.stop()
+    reports = [(report.samples, report.own_time_s) for report in spy.reports[before:]]
+    everything = workers.gather(reports)
+    if rank == 0:
+        found = {"pairs": pairs, "steady_s": steady_s, "equal_s": equal_s, "reports": everything}
+        workers.write(arguments.out, found)
+    lbbsp.loader.balancer.close()
+    workers.leave()
+
+
+class Around:
+    """What else runs on the cores: bursts at first, then one busy process on the second core."""
+
+    def __init__(self, rank: int, arguments: argparse.Namespace) -> None:
+        self._mine = rank == 0
+        self._busy: Any = None
+        self._bursts: list[neighbours.Neighbours] = []
+        if self._mine:
+            rng = np.random.default_rng(arguments.seed)
+            plans = [neighbours.bursts(rng, 600.0, None) for _ in range(2)]
+            self._bursts = [neighbours.Neighbours(plan, core) for core, plan in enumerate(plans)]
+            for each in self._bursts:
+                each.start()
+
+    def settle_down(self) -> None:
+        """Steady from now on."""
+        for each in self._bursts:
+            each.stop()
+        self._busy = workers.busy(1) if self._mine else None
+
+    def stop(self) -> None:
+        """Nothing else from now on."""
+        if self._busy is not None:
+            self._busy.kill()
+            self._busy.wait()
+
+
+def figures(run: dict[str, Any]) -> dict[str, Any]:
+    """Figures of one run."""
+    ratios = np.array([lbbsp / equal for equal, lbbsp in run["pairs"]])
+    random = np.random.default_rng(0)
+    medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
+    own = np.array(run["reports"])[:, -MEASURED + 5 :]
+    samples, own_s = own[..., 0], own[..., 1]
+    ideal_s = (samples.sum(axis=0) / (samples / own_s).sum(axis=0)).mean()
+    return {
+        "over_equal": float(np.median(ratios)),
+        "interval_95": [float(np.quantile(medians, 0.025)), float(np.quantile(medians, 0.975))],
+        "over_equal_mean": float(np.mean([lbbsp for _, lbbsp in run["pairs"]]) / np.mean([e for e, _ in run["pairs"]])),
+        "efficiency": float(ideal_s / run["steady_s"]),
+        "speedup": run["equal_s"] / run["steady_s"],
+        "iteration_ms": 1e3 * float(np.median([equal for equal, _ in run["pairs"]])),
+    }
+
+
+def main() -> None:
+    """Run both lookaheads and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=40, help="pairs of blocks of 10 iterations under bursts")
+    parser.add_argument("--batch", type=int, default=128, help="samples a rank")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lookaheads", type=int, nargs="*", default=[0, 8])
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--lookahead", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker(arguments)
+        return
+    found = {}
+    for lookahead in arguments.lookaheads:
+        with tempfile.TemporaryDirectory() as folder:
+            settings = ["--pairs", str(arguments.pairs), "--batch", str(arguments.batch), "--seed", str(arguments.seed)]
+            workers.launch(__file__, 2, [*settings, "--lookahead", str(lookahead), "--out", f"{folder}/out"], 600)
+            found[f"lookahead {lookahead}"] = figures(json.loads(Path(f"{folder}/out").read_text()))
+    for name, row in found.items():
+        print(name, "  ".join(f"{key} {value}" for key, value in row.items()))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
