@@ -42,6 +42,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     device: Name = "cpu"
     lookahead: Annotated[int, Meta(ge=0, le=65_536)] = 0
     sensors: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    reads_ahead: Annotated[int, Meta(ge=0, le=65_536)] = 0
+    """Iterations that loader workers fetch ahead in chunks: what a plan moves late is read at the draw."""
     mode: Name = "balance"
     claims: Name = "off"
     """`on`, or `auto`: ranks claim a part of each iteration where that pays."""
@@ -189,6 +191,8 @@ encode = msgspec.msgpack.Encoder().encode
 decode_to_manager = msgspec.msgpack.Decoder(ToManager).decode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode
 decode_seen = msgspec.msgpack.Decoder(Seen).decode
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding raises: bytes that are no message, text that is no UTF-8, lists nested without end."""
 
 
 class EmbeddedOrders(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,8 @@ class JobSpec:
     bounds: Bounds
     lookahead: int = 0
     """Largest lookahead of any rank, in iterations."""
+    reads_ahead: int = 0
+    """Iterations that loader workers fetch ahead in chunks: what a plan moves late, its new rank reads at the draw."""
     sensors: tuple[str, ...] = ()
     identities: tuple[str, ...] = ()
     """Machine and device of each rank: what is learnt follows them; empty = the rank numbers."""

@@ -18,6 +18,7 @@ from lbbsp.core.curves import CurveFit
 from lbbsp.core.forecast import Forecaster
 from lbbsp.core.harm import DoNoHarm
 from lbbsp.core.job import JobSpec, PlanMade
+from lbbsp.core.late import Late
 from lbbsp.core.limits import Limits
 from lbbsp.core.reports import Gathering, Inbox, RejectedReport, Rejection
 from lbbsp.core.rules import Adaptive, Rule, choose
@@ -68,6 +69,7 @@ class BatchSizeManager:
         self._fit = CurveFit(ranks, job.bounds.global_batch / ranks)
         self._forecaster = Forecaster(predictor, ranks, len(job.sensors), self._horizon)
         self._calm = Calm(ranks, self._horizon)
+        self._late = Late(job.reads_ahead)
         self._harm = DoNoHarm()
         self._meter = Meter(self._horizon)
         self._equal = job.bounds.equal()
@@ -87,6 +89,7 @@ class BatchSizeManager:
     def report(
         self, rank: int, iteration: int, samples: int, own_time_s: float, *, draws: int = 1, wait_s: float = 0.0,
         settled: bool = True, sensors: Sequence[float] = (), max_samples: int = 0, claimed: int = 0,
+        input_s: float = 0.0,
     ) -> PlanMade | None:  # fmt: skip
         """Take one rank's report of one iteration; a plan where it closes an iteration.
 
@@ -101,11 +104,12 @@ class BatchSizeManager:
             sensors: readings in the order of the job's sensors; NaN where there is none.
             max_samples: the most that fit this rank's memory now; 0 says nothing.
             claimed: of the samples, those that no plan gave it.
+            input_s: of own_time_s, the wait for the loader.
 
         Raises:
             RejectedReport: it is malformed, stale, a duplicate or absurd; nothing changed.
         """
-        closed = self._inbox.add(rank, iteration, samples, own_time_s, draws, wait_s, settled, sensors)
+        closed = self._inbox.add(rank, iteration, samples, own_time_s, draws, wait_s, settled, sensors, input_s)
         self.limits.say(rank, max_samples)
         self.claiming.say(rank, claimed)
         made = None
@@ -240,8 +244,10 @@ class BatchSizeManager:
         forecast = self._forecaster.forecast(gathered.sensors)
         if forecast is not None:
             self._speeds = self._calm.settle(forecast, speed)
+            self._late.follow(gathered.input_s, time_s)
             if self._rule is None:
-                self._balance.update(self._fit.curves(self._speeds), self._calm.doubt, np.isfinite(speed))
+                doubt = self._calm.doubt + self._late.doubt
+                self._balance.update(self._fit.curves(self._speeds), doubt, np.isfinite(speed))
             else:
                 self._balance.sizes = self._rule.propose(samples, time_s, self.limits.bounds)
         planned = self._in_flight[0] if len(self._in_flight) == self._horizon else None

@@ -56,6 +56,8 @@ class Gathering:
         """A draw's own time, averaged likewise."""
         self.draws: Array = np.zeros(ranks)
         self.wait_s: Array = np.zeros(ranks)
+        self.input_s: Array = np.zeros(ranks)
+        """The part of a draw's own time that was spent waiting for the loader."""
         self.settled = np.zeros(ranks, dtype=np.bool_)
         self.sensors: Array = np.full((ranks, sensors), np.nan)
         self.heard = bytearray(ranks)
@@ -83,7 +85,7 @@ class Inbox:
 
     def add(
         self, rank: int, iteration: int, samples: int, own_time_s: float, draws: int, wait_s: float, settled: bool,
-        sensors: Sequence[float],
+        sensors: Sequence[float], input_s: float = 0.0,
     ) -> list[Gathering]:  # fmt: skip
         """Take one report; the iterations that it closes, oldest first.
 
@@ -101,6 +103,7 @@ class Inbox:
         open_.time_s[rank] = own_time_s / draws
         open_.draws[rank] = draws
         open_.wait_s[rank] = wait_s
+        open_.input_s[rank] = min(input_s, own_time_s) / draws
         open_.settled[rank] = settled
         if self._sensors:
             open_.sensors[rank] = sensors

@@ -69,6 +69,7 @@ def job_spec(hellos: Mapping[int, Hello]) -> JobSpec:
     return JobSpec(
         bounds=bounds,
         lookahead=max(hello.lookahead for hello in in_order),
+        reads_ahead=max(hello.reads_ahead for hello in in_order),
         sensors=in_order[0].sensors,
         identities=tuple(f"{hello.machine}/{hello.device}" for hello in in_order),
         device_kinds=tuple(hello.device_kind for hello in in_order),

@@ -75,6 +75,7 @@ class Live:
             sensors=self.readings(report),
             max_samples=report.max_samples,
             claimed=report.claimed,
+            input_s=report.input_s,
         )
         self.silence.heard(report.rank, report.iteration, now_s)
         self.newest_iteration = max(self.newest_iteration, report.iteration)

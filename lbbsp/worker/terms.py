@@ -144,6 +144,7 @@ def hello(terms: Terms, offer: Offer, rank: int, sensors: tuple[str, ...], loads
         machine=offer.machine,
         device=offer.device,
         lookahead=terms.lookahead,
+        reads_ahead=terms.chunk_depth,
         sensors=sensors,
         mode=terms.mode,
         claims=terms.claims,
