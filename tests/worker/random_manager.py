@@ -71,9 +71,9 @@ def any_sizes(hellos: list[Hello], random: Random) -> tuple[int, ...]:
 class ScriptedManager(threading.Thread):
     """Serves until stopped; `with` starts and stops it."""
 
-    def __init__(self, seed: int = 0, faults: Faults | None = None) -> None:
+    def __init__(self, seed: int = 0, faults: Faults | None = None, beta: float | None = None) -> None:
         super().__init__(name="scripted-manager", daemon=True)
-        self._random, self._faults = Random(seed), faults or Faults()
+        self._random, self._faults, self._beta = Random(seed), faults or Faults(), beta
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._bind("tcp://127.0.0.1:*")
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -183,7 +183,8 @@ class ScriptedManager(threading.Thread):
         """Any planned share and least chunk, where the job claims."""
         if hello.claims == "off":
             return {}
-        return {"beta": self._random.choice([0.0, 0.3, 0.6, 0.9, 1.0]), "chunk": self._random.choice([0, 1, 5])}
+        beta = self._random.choice([0.0, 0.3, 0.6, 0.9, 1.0]) if self._beta is None else self._beta
+        return {"beta": beta, "chunk": self._random.choice([0, 1, 5, 100_000] if self._beta is None else [1])}
 
     def _fault(self, iteration: int) -> str | None:
         if self._faults.quiet(iteration):
