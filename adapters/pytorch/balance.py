@@ -95,8 +95,8 @@ def balance(
     if balancer.session.rank == 0:
         _tell(balancer, loader)
     if balancer.terms.claims != "off":
-        return model, ClaimsLoader(loader, of_loader(loader, balancer.terms.seed), balancer, models)
-    return model, BalancedLoader(loader, of_loader(loader, balancer.terms.seed), balancer)
+        return model, ClaimsLoader(loader, of_loader(loader), balancer, models)
+    return model, BalancedLoader(loader, of_loader(loader), balancer)
 
 
 def _tell(balancer: Balancer, loader: "DataLoader[Any]") -> None:

@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -25,13 +24,12 @@ from lbbsp.adapters.pytorch.memory import LastWords, Memory
 from lbbsp.adapters.pytorch.models import as_list, device_of, unwrap
 from lbbsp.adapters.pytorch.offers import Settings, of_loose_loop
 from lbbsp.adapters.pytorch.survive import Split, Step, Survivor
-from lbbsp.core.bounds import Bounds
 from lbbsp.errors import ConfigError
 from lbbsp.worker.binding import Binding
 from lbbsp.worker.cursor import Part
 from lbbsp.worker.owntime import HostMarks
 from lbbsp.worker.session import Session
-from lbbsp.worker.terms import Offer, settle
+from lbbsp.worker.terms import Offer, Terms, settle
 
 
 class Balancer:
@@ -234,14 +232,10 @@ class Balancer:
         """This rank's gradients are ready; the collective that follows is not DDP's."""
         self._ready(None)
 
-    def resume(self, global_batch: int, seed: int, reductions: int) -> None:
-        """Go on after a checkpoint: the global batch is the checkpoint's, sizes start from the equal split."""
-        old = self.terms.bounds
-        most = np.where(old.max_samples >= old.global_batch, global_batch, old.max_samples)
-        bounds = Bounds(global_batch, old.min_samples, np.minimum(most, global_batch), old.granularity)
-        bounds.check()
-        self.terms = replace(self.terms, bounds=bounds, seed=seed)
-        self.session.resume(self.terms, reductions)
+    def resume(self, terms: Terms, reductions: int) -> None:
+        """Go on after a checkpoint, under terms with its global batch; sizes start from the equal split."""
+        self.terms = terms
+        self.session.resume(terms, reductions)
 
     def before_draw(self) -> None:
         """Refuse draws from another thread; raise what went wrong since the last one."""

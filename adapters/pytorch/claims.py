@@ -17,12 +17,12 @@ from lbbsp.adapters.pytorch.counter import Counters
 from lbbsp.adapters.pytorch.iteration import TWO_LEVELS, MicroBatches
 from lbbsp.adapters.pytorch.loader import BalancedIterator, BalancedLoader
 from lbbsp.adapters.pytorch.models import device_of, is_compiled, unwrap
-from lbbsp.adapters.pytorch.order import Order
 from lbbsp.adapters.pytorch.pace import Pace
 from lbbsp.core.bounds import Bounds
 from lbbsp.errors import UnsupportedError
 from lbbsp.worker.chunked import Ahead, ChunkedCursor, Task
 from lbbsp.worker.cursor import Cursor
+from lbbsp.worker.epochs import Order
 from lbbsp.worker.homes import Interval
 from lbbsp.worker.pool import Cutting, PoolCursor
 
@@ -91,8 +91,8 @@ class ClaimsLoader(BalancedLoader):
         self.balancer.before_draw()
         self.close_open()
         follower = self.balancer.follower
-        key, first_draw = self._place()
-        epoch = self._epoch(key)
+        key, first_draw = self.epochs.place()
+        epoch = self.epochs.named(key)
         begun = follower.begin(epoch, first_draw)
         ahead = begun.ahead if isinstance(begun, ChunkedCursor) else Ahead()
         cutting = cutting_of(self.balancer.terms.bounds, self.balancer.session.rank, self._menu)
@@ -165,7 +165,7 @@ class ClaimsIterator(BalancedIterator):
             )
         if cursor.finished:
             follower.finish()
-            loader.ended(cursor)
+            loader.epochs.ended(cursor)
             next(self._inner)
         follower.draw(cursor)
         began_s = loader.balancer.clock()

@@ -64,7 +64,7 @@ def with_loader(models: Sequence[Any], loader: Any, settings: Settings) -> Offer
     made = _plain(models, settings)
     try:
         planned.check(loader)
-        samples = None if is_stream(loader) else of_loader(loader, 0).samples
+        samples = None if is_stream(loader) else of_loader(loader).samples
     except ConfigError as error:
         return replace(made, problem=made.problem or str(error))
     return replace(

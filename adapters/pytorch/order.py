@@ -5,10 +5,9 @@ random states seeded alike on all ranks, so that it gives the same order everywh
 """
 
 import random
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,29 +18,6 @@ from lbbsp.errors import UnsupportedError
 from lbbsp.worker.vector import IntArray
 
 
-class Order(Protocol):
-    """Where the order comes from."""
-
-    @property
-    def samples(self) -> int:
-        """Samples in an epoch."""
-
-    named_by_user: bool
-    """Whether the user names the epochs, by set_epoch."""
-
-    def key(self, reductions: int) -> int:
-        """What names the epoch that begins after so many gradient reductions."""
-
-    def reseed(self, seed: int) -> None:
-        """Go on with the seed of a saved state."""
-
-    def indices(self, key: int) -> IntArray:
-        """Dataset indices in order, (samples,)."""
-
-    def resume(self, key: int) -> None:
-        """The epoch under way has this key."""
-
-
 class DistributedOrder:
     """The order of a stock DistributedSampler, whole; `set_epoch` on the user's object counts."""
 
@@ -49,9 +25,6 @@ class DistributedOrder:
 
     def __init__(self, sampler: "DistributedSampler[Any]") -> None:
         self._sampler = sampler
-
-    def reseed(self, seed: int) -> None:
-        """Nothing to do: the sampler has a seed of its own."""
 
     @property
     def samples(self) -> int:
@@ -62,8 +35,8 @@ class DistributedOrder:
         """The sampler's epoch."""
         return self._sampler.epoch
 
-    def indices(self, key: int) -> IntArray:
-        """As the sampler itself permutes, before it pads and deals out."""
+    def indices(self, key: int, seed: int) -> IntArray:
+        """As the sampler itself permutes, by a seed of its own, before it pads and deals out."""
         if not self._sampler.shuffle:
             return np.arange(self.samples, dtype=np.int64)
         generator = torch.Generator()
@@ -77,17 +50,12 @@ class DistributedOrder:
 
 
 class PlainOrder:
-    """The order of a sampler that knows nothing of ranks, under random states seeded by `seed` and the epoch."""
+    """The order of a sampler that knows nothing of ranks, under random states seeded by the job and the epoch."""
 
     named_by_user = False
 
-    def __init__(self, sampler: "Sampler[Any]", seed: int) -> None:
+    def __init__(self, sampler: "Sampler[Any]") -> None:
         self._sampler = sampler
-        self._seed = seed
-
-    def reseed(self, seed: int) -> None:
-        """Go on with the seed of a saved state."""
-        self._seed = seed
 
     @property
     def samples(self) -> int:
@@ -98,19 +66,16 @@ class PlainOrder:
         """The reductions before the epoch: a peek on one rank draws the same order again and moves nothing."""
         return reductions
 
-    def indices(self, key: int) -> IntArray:
+    def indices(self, key: int, seed: int) -> IntArray:
         """One pass over the sampler."""
-        with (
-            _seeded(self._seed + 1_000_003 * key),
-            _own_generator(self._sampler, self._seed + 1_000_003 * key),
-        ):
+        with _seeded(seed + 1_000_003 * key), _own_generator(self._sampler, seed + 1_000_003 * key):
             return np.fromiter((int(index) for index in self._sampler), dtype=np.int64)
 
     def resume(self, key: int) -> None:
         """Nothing to set: the loader names the epoch when it begins again."""
 
 
-def of_loader(loader: "DataLoader[Any]", seed: int) -> DistributedOrder | PlainOrder:
+def of_loader(loader: "DataLoader[Any]") -> DistributedOrder | PlainOrder:
     """The order behind a loader.
 
     Raises:
@@ -126,17 +91,12 @@ def of_loader(loader: "DataLoader[Any]", seed: int) -> DistributedOrder | PlainO
         )
     if not hasattr(sampler, "__len__"):
         raise UnsupportedError(f"sampler {type(sampler).__name__} has no length: give it __len__")
-    return PlainOrder(sampler, seed)
+    return PlainOrder(sampler)
 
 
 def sees_whole_set(loader: "DataLoader[Any]") -> bool:
     """Whether each rank saw every sample in an epoch before balance(): shuffle=True without sharding."""
     return isinstance(getattr(loader.batch_sampler, "sampler", None), RandomSampler)
-
-
-def order_hash(order: IntArray) -> int:
-    """A short hash by which ranks compare their orders."""
-    return zlib.crc32(np.ascontiguousarray(order).tobytes())
 
 
 @contextmanager

@@ -123,7 +123,9 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
     def draw(self) -> IntArray:
         """For fit(): begin the next iteration, in the next epoch where one has ended; the indices to read."""
         self.before_draw()
-        if self._fitted is None or self._fitted.finished:
+        while self._fitted is None or self._fitted.finished:
+            if self._fitted is not None:
+                self.epochs.ended(self._fitted)
             self._fitted = self.epochs.begin()
         cursor = self._fitted
         self.follower.draw(cursor)
@@ -244,6 +246,7 @@ class BalancedIterator(Iterator[Any]):
         follower = dataset.follower
         if cursor.finished:
             follower.finish()
+            dataset.epochs.ended(cursor)
             raise StopIteration
         follower.draw(cursor)
         began_s = time.perf_counter()

@@ -17,7 +17,7 @@ from lbbsp.adapters.tensorflow.optimizers import Hooks, as_list, scaled, values
 from lbbsp.adapters.tensorflow.rounds import Rounds
 from lbbsp.adapters.tensorflow.source import Source, call
 from lbbsp.errors import ConfigError, UnsupportedError
-from lbbsp.worker.epochs import STATE_VERSION, Permuted
+from lbbsp.worker.epochs import STATE_VERSION, Permuted, check_state
 from lbbsp.worker.terms import Offer, settle
 
 COORDINATOR = "/job:chief/replica:0/task:0/device:CPU:0"
@@ -129,11 +129,7 @@ class ServedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         Raises:
             ConfigError: the state is of another data set or a newer version.
         """
-        if state.get("version") != STATE_VERSION or state["dataset_samples"] != self._source.samples:
-            raise ConfigError(
-                f"this state is version {state.get('version')} of a data set of {state.get('dataset_samples')} "
-                f"samples, wanted version {STATE_VERSION} and {self._source.samples} samples"
-            )
+        check_state(state, self._source.samples)
         with self._lock:
             self._queue.dequeue_many(self._queue.size())
             self._seed, self._epoch = state["seed"], (-1, None)

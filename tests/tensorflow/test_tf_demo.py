@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -12,7 +13,7 @@ from tf_ranks import ENVIRONMENT
 from lbbsp.demo import records, report
 from lbbsp.demo.records import EQUAL, LBBSP
 
-SMALL = ["--blocks", "4", "--block-iterations", "25", "--global-batch", "32", "--float64"]
+SMALL = ["--blocks", "2", "--block-iterations", "50", "--global-batch", "32", "--float64"]
 
 
 def test_float64_losses_of_both_ways_agree_in_every_iteration(tmp_path):
@@ -33,20 +34,29 @@ def test_float64_losses_of_both_ways_agree_in_every_iteration(tmp_path):
 
 @pytest.mark.parametrize("how", ["terminated", "orphaned"])
 def test_workers_end_with_the_job_that_started_them(tmp_path, how):
-    """The workers wait for the go, which never comes."""
-    records.save_settings(tmp_path, records.Settings(global_batch=32))
-    from lbbsp.demo import digits
-
-    digits.save(tmp_path / "digits.npz", enlarged=1)
     job = [sys.executable, "-m", "lbbsp.demo.tensorflow_job", str(tmp_path)]
-    shell = ["sh", "-c", '"$0" "$@"; exit $?', *job] if how == "orphaned" else job
-    started = subprocess.Popen(shell, env=os.environ | ENVIRONMENT)
+    parent = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:]); time.sleep(60)"
+    command = [sys.executable, "-c", parent, *job] if how == "orphaned" else job
+    started = subprocess.Popen(command, env=os.environ | ENVIRONMENT)
     try:
-        while not all((tmp_path / f"pid{rank}").exists() for rank in range(2)):
-            assert started.poll() is None
-        workers = [psutil.Process(int((tmp_path / f"pid{rank}").read_text())) for rank in range(2)]
+        until_s = time.perf_counter() + 30
+        while len(workers := running_workers(started.pid)) < 2:
+            assert time.perf_counter() < until_s
         (started.kill if how == "orphaned" else started.terminate)()
-        assert len(psutil.wait_procs(workers, timeout=20)[1]) == 0
+        assert psutil.wait_procs(workers, timeout=20)[1] == []
     finally:
         started.kill()
         started.wait()
+
+
+def running_workers(pid):
+    below = psutil.Process(pid).children(recursive=True)
+    return [process for process in below if "lbbsp.demo.tensorflow_worker" in process.cmdline()]
+
+
+def test_a_worker_that_fails_ends_the_job_and_is_told(tmp_path):
+    """No settings in the folder: both fail at once, and their trace is what is told."""
+    job = [sys.executable, "-m", "lbbsp.demo.tensorflow_job", str(tmp_path)]
+    done = subprocess.run(job, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "FileNotFoundError" in done.stderr

@@ -1,6 +1,7 @@
 """Epochs without frameworks: saved by what was consumed, resumed in another world; a job that is not balanced."""
 
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ def draws(epochs, follower, most=1000):
         follower.reduced()
     if cursor.finished:
         follower.finish()
+        epochs.ended(cursor)
 
 
 @pytest.mark.parametrize("worlds", [(1, 1), (2, 2), (3, 2), (2, 5)])
@@ -60,6 +62,25 @@ def test_orders_differ_between_epochs_and_peeks_do_not_move_them():
     assert first != second
     plain, follower = job(1, 0, shuffle=False)
     assert [index for part in draws(plain, follower) for index in part] == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_state_saved_at_the_last_draw_neither_repeats_nor_skips_an_epoch(seen):
+    """Whether or not the loop has seen the end: where not, the first epoch after the resume is that end, empty."""
+    epochs, follower = job(1, 0)
+    drawing = draws(epochs, follower)
+    taken = [index for part in (drawing if seen else islice(drawing, epochs.draws)) for index in part]
+    assert Counter(taken) == Counter(range(SAMPLES))
+    if not seen:
+        follower.reduction()
+        follower.reduced()
+    resumed = job(1, 0, seed=5)
+    resumed[0].load(epochs.state())
+    if not seen:
+        assert list(draws(*resumed)) == []
+    whole = [index for part in draws(*resumed) for index in part]
+    assert Counter(whole) == Counter(range(SAMPLES))
+    assert whole != taken
 
 
 def test_a_state_of_other_data_or_a_batch_that_does_not_fit():
