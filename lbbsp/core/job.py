@@ -20,16 +20,15 @@ class JobSpec:
     bounds: Bounds
     lookahead: int = 0
     """Largest lookahead of any rank, in iterations."""
-    reads_ahead: int = 0
-    """Iterations that loader workers fetch ahead in chunks: what a plan moves late, its new rank reads at the draw."""
     sensors: tuple[str, ...] = ()
     identities: tuple[str, ...] = ()
     """Machine and device of each rank: what is learnt follows them; empty = the rank numbers."""
     device_kinds: tuple[str, ...] = ()
     """`cpu`, `cuda` and so on, of each rank; empty = all CPUs."""
-
     claims: str = "off"
     """`on` or `auto`: ranks may claim a part of each iteration."""
+    reads_ahead: int = 0
+    """Iterations that loader workers fetch ahead in chunks: what a plan moves late, its new rank reads at the draw."""
 
     def same_devices(self, earlier: "JobSpec") -> tuple[Ranks, Ranks]:
         """Ranks here and in an earlier job on the same devices, one to one.

@@ -16,11 +16,11 @@ import numpy as np
 
 from lbbsp.errors import OutOfStepError
 from lbbsp.protocol import Hello, Report
+from lbbsp.worker.channel import Channel, Reduction
 from lbbsp.worker.chunked import Ahead, ChunkedCursor
 from lbbsp.worker.cursor import Cursor, Epoch, Part
 from lbbsp.worker.owntime import OwnTime, Window
 from lbbsp.worker.places import Places
-from lbbsp.worker.relay import Channel, Reduction
 from lbbsp.worker.vector import Place, Vector
 
 WARM_UP_ITERATIONS = 3

@@ -1,8 +1,8 @@
-"""How plans travel within the job: rank 0 relays the manager's plans, the others receive.
+"""Rank 0 relays the manager's plans to the other ranks, one message after each gradient reduction.
 
-Exactly one broadcast follows each gradient reduction. Rank 0 sends it from a thread of its own as soon as the plan is
-there, or at its deadline (see pacing); its main thread is never needed. The others post their receive at their last
-gradient and wait for it at their next draw. Knows nothing of frameworks: the adapter brings the `Link`. Seconds.
+It is sent from a thread of its own as soon as the plan is there, or at its deadline (see pacing); the training thread
+is never needed. The other ranks' side is in channel.py. Knows nothing of frameworks: the adapter brings the `Link`.
+Seconds.
 """
 
 import logging
@@ -14,18 +14,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import zmq
 
 from lbbsp.core.parts import WHOLE_PPM
 from lbbsp.core.sizing import Bounds, fits
-from lbbsp.protocol import Hello, Plan, Report
+from lbbsp.protocol import Hello, Plan
+from lbbsp.worker.channel import Link, Reduction, Restart
 from lbbsp.worker.client import Client
 from lbbsp.worker.homes import Homes
 from lbbsp.worker.pacing import Pacing
-from lbbsp.worker.vector import IntArray, Place, Vector, pack, unpack
+from lbbsp.worker.vector import Place, Vector, pack
 
 log = logging.getLogger(__name__)
 
@@ -34,88 +35,6 @@ T = TypeVar("T")
 IDLE_POLL_S = 0.5
 NAP_S = 1e-4
 HOLD_S = 5.0
-
-
-class Link(Protocol):
-    """The job's own CPU control group, as an adapter provides it."""
-
-    def send(self, payload: IntArray) -> None:
-        """Rank 0: broadcast; returns when the payload is on its way to all."""
-
-    def receive(self) -> Callable[[], IntArray]:
-        """Others: post the receive of the next broadcast; what is returned waits for it."""
-
-
-class Reduction(NamedTuple):
-    """One gradient reduction as a rank saw it: its number, where its iterators were, what it reports."""
-
-    sequence: int
-    places: tuple[Place, ...]
-    at_s: float
-    report: Report | None = None
-
-
-class Restart(NamedTuple):
-    """Another incarnation begins."""
-
-    hello: Hello
-    bounds: Bounds
-
-
-class Channel(Protocol):
-    """The side of a rank, alike for rank 0 and the others."""
-
-    def reduction(self, event: Reduction) -> None:
-        """The last gradient is ready."""
-
-    def reduced(self) -> None:
-        """The newest reduction has ended."""
-
-    def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
-        """The sizes that follow the newest reduction, and where rank 0 was; waits for them.
-
-        With `sent`, nothing of ours is under way when it returns: loader workers may be forked, the group destroyed.
-        """
-
-    def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
-        """Begin another incarnation with these sizes; nothing of ours is under way."""
-
-    def close(self) -> None:
-        """Stop; nothing is sent any more."""
-
-
-class Receiver:
-    """Ranks other than 0: report from the training thread, receive what rank 0 sends."""
-
-    def __init__(self, client: Client, link: Link, start: Vector) -> None:
-        self._client = client
-        self._link = link
-        self._newest: tuple[Vector, tuple[Place, ...]] = (start, ())
-        self._posted: deque[Callable[[], IntArray]] = deque()
-
-    def reduction(self, event: Reduction) -> None:
-        """Report, then post the receive."""
-        if event.report is not None:
-            self._client.report(event.report)
-        self._posted.append(self._link.receive())
-
-    def reduced(self) -> None:
-        """Nothing to do here."""
-
-    def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
-        """Wait for all receives posted so far; the last one counts."""
-        while self._posted:
-            self._newest = unpack(self._posted.popleft()())
-        return self._newest
-
-    def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
-        """Say hello again."""
-        self._newest = (start, ())
-        self._client.hello_again(hello)
-
-    def close(self) -> None:
-        """Say bye to the manager."""
-        self._client.close()
 
 
 class Relay(threading.Thread):

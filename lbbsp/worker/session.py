@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from lbbsp.errors import ServiceError
 from lbbsp.protocol import Hello
 from lbbsp.worker import embedded
+from lbbsp.worker.channel import Channel, Link, Receiver
 from lbbsp.worker.choice import choice_options, tell_unheard
 from lbbsp.worker.chunked import Ahead
 from lbbsp.worker.client import Client, CurveKeys
@@ -22,7 +23,7 @@ from lbbsp.worker.gpu import gpu_sources
 from lbbsp.worker.journals import journal_of
 from lbbsp.worker.keyfile import client_curve
 from lbbsp.worker.owntime import Marks, OwnTime
-from lbbsp.worker.relay import Channel, Link, Receiver, Relay
+from lbbsp.worker.relay import Relay
 from lbbsp.worker.roaming import roaming
 from lbbsp.worker.sensors import Sensors, Source, machine_sources
 from lbbsp.worker.terms import Offer, Terms, hello

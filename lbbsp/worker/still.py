@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import Hello
+from lbbsp.worker.channel import Reduction
 from lbbsp.worker.follower import Follower
 from lbbsp.worker.owntime import HostMarks, OwnTime
-from lbbsp.worker.relay import Reduction
 from lbbsp.worker.terms import Offer, Terms, hello
 from lbbsp.worker.vector import Place, Vector
 

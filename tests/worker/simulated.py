@@ -16,12 +16,13 @@ from random_manager import KINDS, Faults
 
 from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import Hello
+from lbbsp.worker.channel import Receiver
 from lbbsp.worker.chunked import Ahead, ChunkedCursor
 from lbbsp.worker.client import Client
 from lbbsp.worker.cursor import Cursor, Epoch
 from lbbsp.worker.follower import Follower
 from lbbsp.worker.owntime import HostMarks, OwnTime
-from lbbsp.worker.relay import Receiver, Relay
+from lbbsp.worker.relay import Relay
 from lbbsp.worker.vector import Vector
 
 WINDOW = 15

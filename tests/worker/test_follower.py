@@ -10,10 +10,10 @@ import pytest
 
 from lbbsp.errors import OutOfStepError
 from lbbsp.protocol import Hello
+from lbbsp.worker.channel import Reduction
 from lbbsp.worker.cursor import Cursor, Epoch
 from lbbsp.worker.follower import WARM_UP_ITERATIONS, Follower
 from lbbsp.worker.owntime import HostMarks, OwnTime
-from lbbsp.worker.relay import Reduction
 from lbbsp.worker.vector import Place, Vector
 
 HELLO = Hello(job="j", incarnation="i", rank=0, world_size=2, global_batch=20, min_samples=0, max_samples=20)

@@ -1,0 +1,97 @@
+"""What a rank's follower asks of the way plans travel, and that way on ranks other than 0.
+
+Exactly one message of rank 0's follows each gradient reduction; the others post their receive at their last gradient
+and wait for it at their next draw. Rank 0's side is in relay.py. Knows nothing of frameworks: the adapter brings the
+`Link`. Seconds.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from lbbsp.core.sizing import Bounds
+from lbbsp.protocol import Hello, Report
+from lbbsp.worker.client import Client
+from lbbsp.worker.vector import IntArray, Place, Vector, unpack
+
+
+class Link(Protocol):
+    """The job's own CPU control group, as an adapter provides it."""
+
+    def send(self, payload: IntArray) -> None:
+        """Rank 0: broadcast; returns when the payload is on its way to all."""
+
+    def receive(self) -> Callable[[], IntArray]:
+        """Others: post the receive of the next broadcast; what is returned waits for it."""
+
+
+class Reduction(NamedTuple):
+    """One gradient reduction as a rank saw it: its number, where its iterators were, what it reports."""
+
+    sequence: int
+    places: tuple[Place, ...]
+    at_s: float
+    report: Report | None = None
+
+
+class Restart(NamedTuple):
+    """Another incarnation begins."""
+
+    hello: Hello
+    bounds: Bounds
+
+
+class Channel(Protocol):
+    """The side of a rank, alike for rank 0 and the others."""
+
+    def reduction(self, event: Reduction) -> None:
+        """The last gradient is ready."""
+
+    def reduced(self) -> None:
+        """The newest reduction has ended."""
+
+    def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
+        """The sizes that follow the newest reduction, and where rank 0 was; waits for them.
+
+        With `sent`, nothing of ours is under way when it returns: loader workers may be forked, the group destroyed.
+        """
+
+    def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
+        """Begin another incarnation with these sizes; nothing of ours is under way."""
+
+    def close(self) -> None:
+        """Stop; nothing is sent any more."""
+
+
+class Receiver:
+    """Ranks other than 0: report from the training thread, receive what rank 0 sends."""
+
+    def __init__(self, client: Client, link: Link, start: Vector) -> None:
+        self._client = client
+        self._link = link
+        self._newest: tuple[Vector, tuple[Place, ...]] = (start, ())
+        self._posted: deque[Callable[[], IntArray]] = deque()
+
+    def reduction(self, event: Reduction) -> None:
+        """Report, then post the receive."""
+        if event.report is not None:
+            self._client.report(event.report)
+        self._posted.append(self._link.receive())
+
+    def reduced(self) -> None:
+        """Nothing to do here."""
+
+    def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
+        """Wait for all receives posted so far; the last one counts."""
+        while self._posted:
+            self._newest = unpack(self._posted.popleft()())
+        return self._newest
+
+    def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
+        """Say hello again."""
+        self._newest = (start, ())
+        self._client.hello_again(hello)
+
+    def close(self) -> None:
+        """Say bye to the manager."""
+        self._client.close()
