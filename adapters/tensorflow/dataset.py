@@ -139,6 +139,15 @@ class BalancedDataset(tf.train.experimental.PythonState):  # type: ignore[misc]
         mine = tf.math.multiply_no_nan(tf.cast(value, tf.float64), tf.constant(self.share, tf.float64))
         return float(self._control.sum(mine))
 
+    def sum(self, value: Any) -> float:
+        """The sum over all ranks, of losses divided by the global batch say, without those of empty parts.
+
+        A rank whose part of a short last iteration is empty steps with one sample all the same, which weighs 0 here as
+        in the gradient. All ranks must call.
+        """
+        mine = tf.math.multiply_no_nan(tf.cast(value, tf.float64), tf.constant(float(self.share > 0), tf.float64))
+        return float(self._control.sum(mine))
+
     def stats(self) -> dict[str, float]:
         """Figures of this rank for any logger: sizes in samples, times in seconds, counts."""
         away = isinstance(self.session, Session) and self.session.client.away

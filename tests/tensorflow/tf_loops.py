@@ -11,7 +11,10 @@ GLOBAL_BATCH, SAMPLES, STEPS = 24, 130, 20
 
 @dataclass
 class Loop:
-    """A model, its loss and its optimizer; loss(outputs, y, total): total None for a mean over the batch."""
+    """A model, its loss and its optimizer; loss(outputs, y, total): total None for a mean over the batch.
+
+    Of a list of optimizers the first updates the first half of the variables, and so on.
+    """
 
     model: Any
     loss: Callable[..., Any]
@@ -26,17 +29,25 @@ class Loop:
             shown = self.optimizer.scale_loss(loss) if self.scaled else loss
         return tape.gradient(shown, self.model.trainable_variables), loss
 
+    def apply(self, gradients: Any) -> None:
+        pairs = list(zip(gradients, self.model.trainable_variables, strict=True))
+        optimizers = self.optimizer if isinstance(self.optimizer, list) else [self.optimizer]
+        part = len(pairs) // len(optimizers)
+        for number, optimizer in enumerate(optimizers):
+            optimizer.apply_gradients(pairs[number * part : (number + 1) * part])
+
 
 @dataclass(frozen=True)
 class Pattern:
     build: Callable[[], Loop]
     options: dict[str, Any] = field(default_factory=dict)
+    samples: int = SAMPLES
 
 
-def data(words: bool = False) -> tuple[Any, Any]:
+def data(samples: int, words: bool = False) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 50, size=(SAMPLES, 4)) if words else rng.normal(size=(SAMPLES, 6))
-    return x, rng.normal(size=(SAMPLES, 1))
+    x = rng.integers(0, 50, size=(samples, 4)) if words else rng.normal(size=(samples, 6))
+    return x, rng.normal(size=(samples, 1))
 
 
 def net(keras: Any, words: bool = False) -> Any:
@@ -99,6 +110,9 @@ PATTERNS: dict[str, Pattern] = {
     "adamw": Pattern(_keras3(lambda o: o.AdamW(0.01))),
     "words": Pattern(_keras3(lambda o: o.SGD(0.1), words=True)),
     "scaled": Pattern(_keras3(lambda o: o.LossScaleOptimizer(o.SGD(0.1), initial_scale=1024.0), scaled=True)),
+    "two_optimizers": Pattern(_keras3(lambda o: [o.SGD(0.1), o.Adam(0.01)])),
+    "empty_part": Pattern(_keras3(lambda o: o.SGD(0.1)), samples=2 * GLOBAL_BATCH + 1),
+    "empty_part_sum": Pattern(_keras3(lambda o: o.SGD(0.1), loss=summed), samples=2 * GLOBAL_BATCH + 1),
     "lookahead": Pattern(_keras3(lambda o: o.SGD(0.1)), {"lookahead": 2}),
     "tf_keras": Pattern(_tf_keras(lambda o: o.Adam(0.01))),
     "tf_keras_legacy": Pattern(_tf_keras(lambda o: o.legacy.SGD(0.1, momentum=0.9))),
@@ -130,7 +144,7 @@ def _train(strategy: Any, name: str) -> Result:
     from lbbsp.adapters.tensorflow import balance
 
     pattern = PATTERNS[name]
-    x, y = data(name == "words")
+    x, y = data(pattern.samples, name == "words")
     with strategy.scope():
         loop = pattern.build()
     dataset, loop.optimizer = balance((x, y), loop.optimizer, strategy, global_batch=GLOBAL_BATCH, **pattern.options)
@@ -138,7 +152,7 @@ def _train(strategy: Any, name: str) -> Result:
     def replica(x: Any, y: Any) -> Any:
         total = dataset.global_samples if loop.loss is summed else None
         gradients, loss = loop.gradients(x, y, total)
-        loop.optimizer.apply_gradients(zip(gradients, loop.model.trainable_variables, strict=True))
+        loop.apply(gradients)
         return loss
 
     @tf.function(reduce_retracing=True)
@@ -150,7 +164,7 @@ def _train(strategy: Any, name: str) -> Result:
     @tf.function(reduce_retracing=True)
     def step_alone(x: Any, y: Any) -> Any:
         gradients, loss = alone.gradients(x, y, None)
-        alone.optimizer.apply_gradients(zip(gradients, alone.model.trainable_variables, strict=True))
+        alone.apply(gradients)
         return loss
 
     result = Result([], [], 0.0, [], [], [], 0)
@@ -161,9 +175,7 @@ def _train(strategy: Any, name: str) -> Result:
             result.sizes.append(len(bx))
             if loop.loss is loss_object:
                 loss = loss * strategy.num_replicas_in_sync
-            result.losses.append(
-                float(strategy.reduce("SUM", loss, axis=None)) if "sum" in name else dataset.mean(loss)
-            )
+            result.losses.append((dataset.sum if loop.loss is summed else dataset.mean)(loss))
             whole = slice(number * GLOBAL_BATCH, (number + 1) * GLOBAL_BATCH)
             before_alone = _weights(alone.model)
             result.expected_losses.append(float(step_alone(x[whole], y[whole])))
