@@ -4,39 +4,21 @@ Processes come from a fork server that has imported torch already, so that a job
 Knows nothing of balancing. Seconds.
 """
 
-import atexit
-import faulthandler
-import logging
 import multiprocessing
 import os
-import signal
 import tempfile
-import time
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from outcomes import JobError, Outcome, collect, tell, values
+
+__all__ = ["JobError", "Outcome", "outcomes", "run"]
+
 PRELOAD = ["torch", "torch._dynamo", "torch.nn.parallel", "torch.utils.data", "lbbsp.adapters.pytorch", "pytest"]
 COLLECTIVE_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one rank."""
-
-    value: Any = None
-    error: str | None = None
-    """Type and text of what it raised; None where it returned."""
-    trace: str = ""
-    log: list[str] = field(default_factory=list)
-
-
-class JobError(AssertionError):
-    """A rank raised, died or did not end in time."""
 
 
 def run(world_size: int, case: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
@@ -45,10 +27,7 @@ def run(world_size: int, case: Callable[..., Any], *args: Any, **options: Any) -
     Raises:
         JobError: a rank raised or died; the text has every rank's trace.
     """
-    ended = outcomes(world_size, case, *args, **options)
-    if any(outcome.error for outcome in ended):
-        raise JobError("\n".join(f"--- rank {rank}: {one.trace or 'ended well'}" for rank, one in enumerate(ended)))
-    return [outcome.value for outcome in ended]
+    return values(outcomes(world_size, case, *args, **options))
 
 
 def outcomes(
@@ -87,49 +66,11 @@ def outcomes(
         try:
             if watch is not None:
                 watch([process.pid or 0 for process in processes])
-            return _collect(pipes, processes, folder, timeout_s)
+            return collect(pipes, processes, folder, timeout_s)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
-
-
-def _collect(pipes: list[Connection], processes: list[Any], folder: str, timeout_s: float) -> list[Outcome]:
-    ended: dict[int, Outcome] = {}
-    until_s = time.perf_counter() + timeout_s
-    while len(ended) < len(pipes):
-        open_pipes = [pipe for rank, pipe in enumerate(pipes) if rank not in ended]
-        ready = wait(open_pipes, timeout=max(0.0, until_s - time.perf_counter()))
-        if not ready:
-            raise JobError(f"hung after {timeout_s:.0f} s; ended: {ended}\n{_stacks(processes, folder)}")
-        for pipe in ready:
-            rank = pipes.index(pipe)  # type: ignore[arg-type]
-            try:
-                ended[rank] = pipe.recv()  # type: ignore[union-attr]
-            except EOFError:
-                processes[rank].join(5)
-                ended[rank] = Outcome(error="died", trace=f"died, exit code {processes[rank].exitcode}")
-    return [ended[rank] for rank in range(len(pipes))]
-
-
-def _stacks(processes: list[Any], folder: str) -> str:
-    for process in processes:
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGCONT)
-            os.kill(process.pid, signal.SIGUSR1)
-    time.sleep(0.5)
-    return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(Path(folder).glob("stack*")))
-
-
-class _Kept(logging.Handler):
-    """Keeps what is logged, as text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(f"{record.levelname} {record.getMessage()}")
 
 
 def _rank(
@@ -142,29 +83,20 @@ def _rank(
     args: tuple[Any, ...],
 ) -> None:
     """One rank's process."""
-    import torch
-    import torch.distributed as dist
 
-    with (Path(folder) / f"stack{rank}").open("w") as stacks:
-        faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
-        os.environ.update(env)
+    def joined() -> Any:
+        import torch
+        import torch.distributed as dist
+
         torch.set_num_threads(1)
         multiprocessing.set_start_method("fork", force=True)  # loader workers as a program on Linux has them
-        kept = _Kept()
-        logging.getLogger("lbbsp").addHandler(kept)
-        logging.getLogger("lbbsp").setLevel(logging.INFO)
-        try:
-            dist.init_process_group(
-                "gloo",
-                store=dist.FileStore(str(Path(folder) / "store"), world_size),
-                rank=rank,
-                world_size=world_size,
-                timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S),
-            )
-            outcome = Outcome(case(rank, *args), log=kept.lines)
-        except BaseException as error:
-            outcome = Outcome(None, f"{type(error).__name__}: {error}", traceback.format_exc(), kept.lines)
-        pipe.send(outcome)
-        pipe.close()
-        atexit._run_exitfuncs()  # as a program's own end does; processes of multiprocessing leave it out
-        faulthandler.unregister(signal.SIGUSR1)
+        dist.init_process_group(
+            "gloo",
+            store=dist.FileStore(str(Path(folder) / "store"), world_size),
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S),
+        )
+        return case(rank, *args)
+
+    tell(pipe, folder, rank, env, joined)

@@ -5,36 +5,25 @@ balancing. Seconds.
 """
 
 import atexit
-import faulthandler
 import importlib
 import json
 import logging
 import multiprocessing
 import os
-import signal
-import socket
 import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
+from outcomes import JobError, Outcome, collect, tell, values
+
+from lbbsp.demo.tensorflow_job import addresses
+
+__all__ = ["JobError", "Outcome", "addresses", "outcomes", "run"]
+
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one process."""
-
-    value: Any = None
-    error: str | None = None
-    """Type and text of what it raised; None where it returned."""
-    trace: str = ""
-    log: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -50,20 +39,13 @@ class Order:
     needed: int | None
 
 
-class JobError(AssertionError):
-    """A rank raised, died or did not end in time."""
-
-
 def run(world_size: int, case: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
     """What case(rank, *args) returns on each rank; see `outcomes` for the options.
 
     Raises:
         JobError: a rank raised or died; the text has every rank's trace.
     """
-    ended = outcomes(world_size, case, *args, **options)
-    if any(outcome.error for outcome in ended):
-        raise JobError("\n".join(f"--- rank {rank}: {one.trace or 'ended well'}" for rank, one in enumerate(ended)))
-    return [outcome.value for outcome in ended]
+    return values(outcomes(world_size, case, *args, **options))
 
 
 def outcomes(
@@ -102,15 +84,6 @@ def outcomes(
     return host().order(
         Order(tasks if world_size else [None], (case.__module__, case.__name__), args, envs, timeout_s, needed), watch
     )
-
-
-def addresses(count: int) -> list[str]:
-    """Free ports of this machine."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return found
 
 
 class Host:
@@ -178,72 +151,27 @@ def _run(context: Any, order: Order, folder: str, back: Connection) -> list[Outc
         processes.append(process)
     back.send([process.pid for process in processes])
     try:
-        return _collect(pipes[: order.needed], processes, folder, order.timeout_s)
+        return collect(pipes[: order.needed], processes, folder, order.timeout_s)
+    except JobError as error:
+        return str(error)
     finally:
         for process in processes:
             process.kill()
             process.join()
 
 
-def _collect(pipes: list[Connection], processes: list[Any], folder: str, timeout_s: float) -> list[Outcome] | str:
-    ended: dict[int, Outcome] = {}
-    until_s = time.perf_counter() + timeout_s
-    while len(ended) < len(pipes):
-        waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in ended]
-        ready = wait(waiting, timeout=max(0.0, until_s - time.perf_counter()))
-        if not ready:
-            return f"hung after {timeout_s:.0f} s; ended: {ended}\n{_stacks(processes, folder)}"
-        for pipe in ready:
-            rank = pipes.index(pipe)
-            try:
-                ended[rank] = pipe.recv()
-            except EOFError:
-                processes[rank].join(5)
-                ended[rank] = Outcome(error="died", trace=f"died, exit code {processes[rank].exitcode}")
-    return [ended[rank] for rank in range(len(pipes))]
-
-
-def _stacks(processes: list[Any], folder: str) -> str:
-    for process in processes:
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGCONT)
-            os.kill(process.pid, signal.SIGUSR1)
-    time.sleep(0.5)
-    return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(Path(folder).glob("stack*")))
-
-
-class _Kept(logging.Handler):
-    """Keeps what is logged, as text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(f"{record.levelname} {record.getMessage()}")
-
-
 def _rank(pipe: Connection, folder: str, rank: int, task: dict[str, Any] | None, order: Order) -> None:
     """One rank's process."""
-    kept = _Kept()
-    with (Path(folder) / f"stack{rank}").open("w") as stacks:
-        faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
-        os.environ.update(order.env[rank])
-        if task is not None:
-            os.environ["TF_CONFIG"] = json.dumps(task)
-        logging.getLogger("lbbsp").addHandler(kept)
-        logging.getLogger("lbbsp").setLevel(logging.INFO)
-        try:
-            import tensorflow as tf
 
-            logging.getLogger("tensorflow").setLevel(logging.ERROR)
-            tf.config.threading.set_intra_op_parallelism_threads(1)
-            module, name = order.case
-            outcome = Outcome(getattr(importlib.import_module(module), name)(rank, *order.args), log=kept.lines)
-        except BaseException as error:
-            outcome = Outcome(None, f"{type(error).__name__}: {error}", traceback.format_exc(), kept.lines)
-        pipe.send(outcome)
-        pipe.close()
-        atexit._run_exitfuncs()  # as a program's own end does; processes of multiprocessing leave it out
-        sys.stdout.flush()
-        os._exit(0)
+    def joined() -> Any:
+        import tensorflow as tf
+
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        module, name = order.case
+        return getattr(importlib.import_module(module), name)(rank, *order.args)
+
+    config = {} if task is None else {"TF_CONFIG": json.dumps(task)}
+    tell(pipe, folder, rank, order.env[rank] | config, joined)
+    sys.stdout.flush()
+    os._exit(0)
