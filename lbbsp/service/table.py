@@ -10,7 +10,18 @@ from collections.abc import Callable
 import msgspec
 
 from lbbsp.core.manager import RejectedReport
-from lbbsp.protocol import PROTOCOL, Bye, Hello, Look, Refused, Report, ToManager, Unknown, decode_to_manager
+from lbbsp.protocol import (
+    PROTOCOL,
+    UNREADABLE,
+    Bye,
+    Hello,
+    Look,
+    Refused,
+    Report,
+    ToManager,
+    Unknown,
+    decode_to_manager,
+)
 from lbbsp.service.admission import Admission
 from lbbsp.service.agreement import unsound
 from lbbsp.service.job import Job, MakeSizer, Reply, refusal
@@ -75,7 +86,7 @@ class JobTable:
         """Take one frame of a peer; returns the replies to send. Never raises: one job's fault ends no other."""
         try:
             message = decode_to_manager(frame)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             return self._unreadable(peer, frame, str(error), caller)
         try:
             return self._dispatch(peer, message, now_s, caller)
@@ -205,7 +216,7 @@ class JobTable:
         """Count it; whoever says a hello that we can't read is told so."""
         try:
             envelope = _read_envelope(frame)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             self.rejections.add("", "malformed", why)
             return []
         self.rejections.add(envelope.job[:256] if caller.may(envelope.job) else "", "malformed", why)

@@ -6,11 +6,10 @@ Knows nothing of how it is shown. Times in seconds.
 import os
 import time
 
-import msgspec
 import zmq
 
 from lbbsp.errors import ConfigError, ServiceError
-from lbbsp.protocol import Look, Seen, decode_seen, encode
+from lbbsp.protocol import UNREADABLE, Look, Seen, decode_seen, encode
 from lbbsp.worker.keyfile import client_curve
 from lbbsp.worker.line import CurveKeys, events, open_line, wait_readable
 
@@ -53,7 +52,7 @@ class Asker:
         while wait_readable(self._socket, max(0.0, until_s - time.perf_counter())):
             try:
                 return decode_seen(self._socket.recv_multipart(zmq.NOBLOCK)[-1])
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 continue
         raise ServiceError(self._nobody(patience_s))
 

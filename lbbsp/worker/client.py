@@ -13,6 +13,7 @@ import msgspec
 import zmq
 
 from lbbsp.protocol import (
+    UNREADABLE,
     Bye,
     Hello,
     Message,
@@ -179,7 +180,7 @@ class Client:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
             try:
                 message = decode_to_worker(frames[-1])
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 self.ignored += 1
                 continue
             self._take(message)

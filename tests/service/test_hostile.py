@@ -137,7 +137,10 @@ def test_a_stranger_s_reports_are_answered_a_few_times_only(peer):
     assert answers <= 5
 
 
-RANDOM = [b"", b"\x00", b"\xc1", b"\x81", b"\xff" * 100, bytes(range(256)), b"{}", b"\x80", b"\x91" * 5000]
+DEEP = msgspec.msgpack.encode({"type": "report", "job": "j", "deep": None})[:-1] + b"\x91" * 5000
+NO_TEXT = msgspec.msgpack.encode({"type": "report", "job": "jj"})[:-2] + b"\xff\xfe"
+RANDOM = [DEEP, NO_TEXT]
+RANDOM += [b"", b"\x00", b"\xc1", b"\x81", b"\xff" * 100, bytes(range(256)), b"{}", b"\x80", b"\x91" * 5000]
 
 
 def test_random_bytes_never_move_a_plan(ranks, peer):

@@ -141,8 +141,8 @@ def test_a_giant_s_peer_is_hung_up_on_before_it_is_kept(manager, size):
 def test_the_longest_honest_frames_fit():
     longest = Hello(
         job="j" * 256, incarnation="i" * 256, rank=65_535, world_size=65_536, global_batch=2**31 - 1,
-        min_samples=2**31 - 1, max_samples=2**31 - 1, machine="m" * 256, device="d" * 256, device_kind="k" * 256, mode="m" * 256,
-        sensors=("s" * 100,) * 64,
+        min_samples=2**31 - 1, max_samples=2**31 - 1, mode="m" * 256, machine="m" * 256, device="d" * 256,
+        device_kind="k" * 256, sensors=("s" * 100,) * 64,
     )  # fmt: skip
     assert len(encode(longest)) < MAX_FRAME_BYTES
 
