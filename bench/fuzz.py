@@ -250,6 +250,9 @@ def _fuzz(target: Target, frames: int, seed: int) -> dict[str, Any]:
         one.close()
     target.process.terminate()
     result["exit_code"] = target.process.wait(20)
+    if crashed or result["faults"]:
+        text = target.log.read_text()
+        sys.stderr.write(text[max(0, text.find("Traceback") - 300) :][:6_000] if "Traceback" in text else text[-3_000:])
     return result
 
 

@@ -53,12 +53,12 @@ def disagreement(hello: Hello, rank_0: Hello) -> str | None:
 
 
 def job_spec(hellos: Mapping[int, Hello]) -> JobSpec:
-    """The job that hellos of ranks 0 .. world_size - 1 describe; the largest lookahead holds.
+    """The job that hellos of ranks 0 .. world_size - 1 describe (others are passed over); the largest lookahead holds.
 
     Raises:
         BoundsError: global batch, bounds and granularity exclude one another.
     """
-    in_order = [hellos[rank] for rank in range(len(hellos))]
+    in_order = [hellos[rank] for rank in range(hellos[0].world_size)]
     bounds = Bounds(
         global_batch=in_order[0].global_batch,
         min_samples=np.array([hello.min_samples for hello in in_order], dtype=np.int64),

@@ -61,7 +61,7 @@ def _configure(socket: zmq.Socket[bytes], curve: CurveKeys | None) -> None:
         zmq.IMMEDIATE: 1,
         zmq.LINGER: 0,
         zmq.SNDHWM: QUEUE_MESSAGES,
-        zmq.RCVHWM: QUEUE_MESSAGES,
+        zmq.RCVHWM: 0,  # no bound: at one, a heartbeat that falls due after a hang-up aborts us (libzmq 4.3.5)
         zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
         zmq.RECONNECT_IVL: RECONNECT_MS[0],
         zmq.RECONNECT_IVL_MAX: RECONNECT_MS[1],

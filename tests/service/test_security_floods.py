@@ -97,7 +97,11 @@ def test_a_flood_of_hellos_opens_few_jobs(manager, flooders):
 
 def raw_peer(manager) -> socket.socket:
     """A peer of the manager's that has shaken hands byte by byte."""
-    line = socket.create_connection(place(manager.address))
+    return shake_hands(manager.address)
+
+
+def shake_hands(address: str) -> socket.socket:
+    line = socket.create_connection(place(address))
     line.settimeout(10.0)
     line.sendall(GREETING)
     received = b""
@@ -266,3 +270,41 @@ def test_random_multipart_is_counted_not_read(manager):
     assert peer.poll(5_000)
     assert "'parts' starts" not in manager.log()
     context.destroy(linger=0)
+
+
+PAUSED = """
+import sys, time, zmq
+from lbbsp.service.options import ManagerOptions
+from lbbsp.service.rejections import Rejections
+from lbbsp.service.router import Router
+router = Router(zmq.Context(), ManagerOptions(bind="tcp://127.0.0.1:0"), Rejections())
+print(router.address, flush=True)
+sys.stdin.readline()
+taken = 0
+while router.socket.poll(500):
+    taken += router.receive(time.perf_counter()) is not None
+print(taken, flush=True)
+"""
+
+
+def test_a_peer_that_goes_while_its_messages_wait_ends_no_manager():
+    """A heartbeat of libzmq's that falls due meanwhile aborts the process: the manager sends none."""
+    command = [sys.executable, "-c", PAUSED]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    lines = [shake_hands(address) for _ in range(5)]
+    frame = encode(hello(0, job="gone", world_size=1))
+    for line in lines:
+        line.setblocking(False)
+        try:
+            for _ in range(100_000):
+                line.send(struct.pack(">BQ", 2, len(frame)) + frame)
+        except BlockingIOError:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        line.close()  # with a reset
+    time.sleep(3.0)
+    said, _ = process.communicate("go on\n", timeout=30)
+    assert process.returncode == 0
+    assert int(said) > 100

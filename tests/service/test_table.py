@@ -156,6 +156,16 @@ def test_jobs_are_bounded():
     assert "2 jobs" in answer.reason
 
 
+def test_a_rank_beyond_a_world_that_has_shrunk_is_no_part_of_it(table):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    say(table, hello(0, world_size=1))
+    assert table.jobs["j"].live.stats().sizes.tolist() == [90]
+    assert say(table, report(1, 0, 30, 1000.0)) == {}
+    assert table.rejections.of("j") == {"unknown rank": 1}
+    assert isinstance(say(table, report(0, 0, 90, 1000.0))[peer_of(0)][0], Plan)
+
+
 def test_a_job_that_nobody_speaks_for_is_forgotten(table):
     say(table, hello(0), now_s=0.0)
     table.forget_vanished(FORGET_AFTER_S)
