@@ -5,16 +5,15 @@ over the global batch. Flat buckets, as few collectives as DDP's; a parameter th
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from lbbsp.errors import UnsupportedError
+from lbbsp.adapters.pytorch.buckets import Bucket, places_together
 
-BUCKET_BYTES = 25 * 2**20
-"""As DDP's: what is copied while the bucket before is on its way."""
+COUNTS = 3
+"""Numbers that ranks add up beside their gradients."""
 
 Sum = Callable[[torch.Tensor], Callable[[], torch.Tensor]]
 
@@ -32,10 +31,10 @@ class Accumulation:
         self._ddps, self._post_sum, self._world_size = ddps, post_sum, world_size
         found = {id(p): p for ddp in ddps for p in ddp.module.parameters() if p.requires_grad}
         self.parameters = list(found.values())
-        self._buckets = _buckets(self.parameters)
+        self._places = places_together(self.parameters)
+        self._buckets: list[Bucket] = []
         self.always = any(ddp.find_unused_parameters for ddp in ddps)
         """DDP's own account of unused parameters goes wrong where some reductions are not its own: none may be."""
-        self._flat: list[torch.Tensor] | None = None
         self._before: list[tuple[bool, bool]] | None = None
 
     @property
@@ -66,35 +65,42 @@ class Accumulation:
         """The mean over ranks of each gradient that any rank has; all ranks must call.
 
         Args:
-            counts: of this rank, added up over ranks.
+            counts: of this rank, COUNTS of them, added up over ranks.
             normaliser: from the sums what all ranks' weights add up to; gradients are divided by it.
         """
         for ddp in self._ddps:
             ddp.reducer._rebuild_buckets()  # a collective that DDP's next forward pass owes: not every rank has one
-        mine = [float(p.grad is not None) for p in self.parameters]
-        sums = self._post_sum(torch.tensor([*counts, *mine], dtype=torch.float64))
-        flat, works = self._flat_buckets(), []
-        for bucket, buffer in zip(self._buckets, flat, strict=True):
-            _fill(buffer, [self.parameters[place] for place in bucket])
-            works.append(dist.all_reduce(buffer, group=self._ddps[0].process_group, async_op=True))
-        total = sums().tolist()
-        by_anyone = total[len(counts) :]
-        divisor = self._world_size * normaliser(total[: len(counts)])
-        for bucket, buffer, work in zip(self._buckets, flat, works, strict=True):
+        mine = [*counts, *(float(p.grad is not None) for p in self.parameters)]
+        buckets = self._made()
+        together, works = self._carries, []
+        posted = None if together else self._post_sum(torch.tensor(mine, dtype=torch.float64))
+        for number, bucket in enumerate(buckets):
+            bucket.fill(mine if together and number == 0 else ())
+            works.append(dist.all_reduce(bucket.buffer, group=self._ddps[0].process_group, async_op=True))
+        sums = posted().tolist() if posted is not None else []
+        divisor = float(self._world_size)
+        for number, (places, bucket, work) in enumerate(zip(self._places, buckets, works, strict=True)):
             if work is not None:
                 work.wait()
-            buffer.div_(divisor)
-            _spread(buffer, [(self.parameters[place], by_anyone[place] > 0) for place in bucket])
+            if number == 0:
+                sums = sums or bucket.more()
+                divisor *= normaliser(sums[: len(counts)])
+            bucket.spread([sums[len(counts) + place] > 0 for place in places], divisor)
         self._sync_buffers()
 
-    def _flat_buckets(self) -> list[torch.Tensor]:
-        if self._flat is None:
-            self._flat = []
-            for bucket in self._buckets:
-                first = self.parameters[bucket[0]]
-                size = sum(self.parameters[place].numel() for place in bucket)
-                self._flat.append(torch.zeros(size, dtype=first.dtype, device=first.device))
-        return self._flat
+    @property
+    def _carries(self) -> bool:
+        """Whether the first bucket can carry our counts: on a CPU, of a kind that counts exactly."""
+        first = self.parameters[self._places[0][0]]
+        return first.device.type == "cpu" and first.dtype in (torch.float32, torch.float64)
+
+    def _made(self) -> list[Bucket]:
+        """The buckets; made at their first use, since they are as large as the model."""
+        if not self._buckets:
+            room = COUNTS + len(self.parameters) if self._carries else 0
+            for number, places in enumerate(self._places):
+                self._buckets.append(Bucket([self.parameters[place] for place in places], 0 if number else room))
+        return self._buckets
 
     def _sync_buffers(self) -> None:
         """Rank 0's, as DDP's forward pass does: once an iteration."""
@@ -102,49 +108,6 @@ class Accumulation:
             if ddp.broadcast_buffers and len(ddp.modules_buffers) > 0:
                 with torch.no_grad():
                     ddp._sync_buffers()  # type: ignore[no-untyped-call]
-
-
-def _buckets(parameters: Sequence[torch.nn.Parameter]) -> list[list[int]]:
-    """Places of parameters that travel together: of one kind, up to BUCKET_BYTES; as gradients come, last first."""
-    open_: dict[Any, tuple[list[int], int]] = {}
-    done: list[list[int]] = []
-    for place in reversed(range(len(parameters))):
-        parameter = parameters[place]
-        kind = (parameter.dtype, parameter.device)
-        bucket, held = open_.get(kind, ([], 0))
-        held += parameter.numel() * parameter.element_size()
-        bucket.append(place)
-        open_[kind] = (bucket, held)
-        if held >= BUCKET_BYTES:
-            done.append(open_.pop(kind)[0])
-    return done + [bucket for bucket, _ in open_.values()]
-
-
-def _fill(buffer: torch.Tensor, parameters: list[torch.nn.Parameter]) -> None:
-    offset = 0
-    for parameter in parameters:
-        view = buffer[offset : offset + parameter.numel()]
-        offset += parameter.numel()
-        if parameter.grad is None:
-            view.zero_()
-        elif parameter.grad.is_sparse:
-            raise UnsupportedError(
-                "claims=True does not reduce sparse gradients: use nn.Embedding(sparse=False), or claims=False"
-            )
-        else:
-            view.copy_(parameter.grad.reshape(-1))
-
-
-def _spread(buffer: torch.Tensor, parameters: list[tuple[torch.nn.Parameter, bool]]) -> None:
-    offset = 0
-    for parameter, used in parameters:
-        view = buffer[offset : offset + parameter.numel()].view_as(parameter)
-        offset += parameter.numel()
-        if not used:
-            continue
-        if parameter.grad is None:
-            parameter.grad = torch.empty_like(parameter)
-        parameter.grad.copy_(view)
 
 
 def refusal(ddps: Sequence[DistributedDataParallel]) -> str | None:
