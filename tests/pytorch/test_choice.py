@@ -1,8 +1,12 @@
-"""balance(predictor=, rule=): the job's own manager follows the user's choice; one from outside its own, as is told."""
+"""What a user tells a job's own manager: predictor and rule by balance(), a recording by the environment.
+
+One from outside keeps its own choice, as is told.
+"""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from epochs import Numbers
@@ -14,6 +18,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from lbbsp.adapters.pytorch import balance
 from lbbsp.protocol import Look
+from lbbsp.recording import read
 from lbbsp.top.asking import Asker
 
 CHOICES: list[dict[str, str]] = [
@@ -50,6 +55,25 @@ def test_the_jobs_own_manager_takes_the_users_choice(choice: dict[str, str]) -> 
     assert found[0] == choice.get("predictor", "ema").replace("auto:members=last+ema", "last")
     for name, value in choice.items():
         assert found[1][found[1].index(f"--{name}") + 1] == value
+
+
+def _trained(rank: int) -> None:
+    model, batches = balanced(rank, {})
+    for _ in range(4):
+        for batch in batches:
+            model(batch.float().reshape(-1, 1)).mean().backward()
+    batches.balancer.close()
+
+
+def test_the_jobs_own_manager_records_where_the_environment_says(tmp_path: Path) -> None:
+    run(2, _trained, env={"LBBSP_MANAGER_RECORD": str(tmp_path), "LBBSP_JOB": "mine"})
+    (path,) = tmp_path.iterdir()
+    recording = read(path)
+    assert path.name.startswith("mine.")
+    assert len(recording.own_time_s) >= 20
+    assert "running" in recording.sensor_names
+    known = np.isfinite(recording.at_start[2:, :, recording.sensor_names.index("running")])
+    assert known.mean() > 0.9
 
 
 def _outside(rank: int, choice: dict[str, str]) -> None:
