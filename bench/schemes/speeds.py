@@ -50,7 +50,7 @@ class Schedule:
     def end_s(self, worker: int, start_s: float, work: float) -> float:
         """When work that starts then will be done, whatever changes meanwhile."""
         edges, done = self._edges[worker], self._done[worker]
-        rounds, rest = divmod(self._work_by(worker, start_s) + work, done[-1])
+        rounds, rest = divmod(self.done_by(worker, start_s) + work, done[-1])
         piece = min(int(np.searchsorted(done, rest, side="right")) - 1, len(edges) - 2)
         end_s = rounds * edges[-1] + edges[piece] + (rest - done[piece]) / self._rates[worker][piece]
         return max(float(end_s), start_s)
@@ -59,8 +59,8 @@ class Schedule:
         """Share of the work from start_s to end_s that is done by now."""
         if now_s >= end_s:
             return 1.0
-        start = self._work_by(worker, start_s)
-        return max(0.0, (self._work_by(worker, now_s) - start) / (self._work_by(worker, end_s) - start))
+        start = self.done_by(worker, start_s)
+        return max(0.0, (self.done_by(worker, now_s) - start) / (self.done_by(worker, end_s) - start))
 
     def neighbours(self, worker: int, time_s: float) -> float:
         """Busy neighbours at that moment; NaN where the load doesn't say."""
@@ -72,7 +72,8 @@ class Schedule:
         edges = self._edges[worker]
         return min(int(np.searchsorted(edges, within_s, side="right")) - 1, len(edges) - 2)
 
-    def _work_by(self, worker: int, time_s: float) -> float:
+    def done_by(self, worker: int, time_s: float) -> float:
+        """Work that the worker does from time 0 until then."""
         edges, done = self._edges[worker], self._done[worker]
         rounds, within_s = divmod(time_s, edges[-1])
         piece = self._piece(worker, within_s)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbbsp.core.bounds import IntArray
+from lbbsp.core.parts import FACTOR
 from lbbsp.errors import ConfigError
 
 Array = npt.NDArray[np.float64]
@@ -25,7 +26,7 @@ WINDOW = 32
 LEAST_KNOWN = 8
 SETTLING = 12
 """Iterations at the start whose plans could not know the speeds yet."""
-WORTH, WORTHLESS = 0.03, 0.015
+WORTH, WORTHLESS = 0.06, 0.04
 """Share of an iteration's time that plans must lose for claims to begin, and below which they end."""
 SAFE = 0.1
 """In so many iterations the planned part may be too much for some rank."""
@@ -146,9 +147,9 @@ class Claiming:
         return self._chunks(cut) * self._fixed_share() + self._uncovered()
 
     def _chunks(self, cut: Cut) -> float:
-        """About how many chunks a rank claims: each takes half of what is left, down to the least."""
+        """About how many chunks a rank claims: each takes FACTOR of what is left, down to the least."""
         pool = (1.0 - cut.beta) * self._global_batch / self._ranks
-        return 1.0 + math.log2(max(1.0, pool / cut.chunk))
+        return 1.0 + math.log(max(1.0, pool / cut.chunk)) / -math.log(1.0 - FACTOR)
 
     def _fixed_share(self) -> float:
         return self._theta / (self._theta + self._global_batch / self._ranks)
