@@ -61,6 +61,9 @@ def command(
     max_rate: Annotated[
         int | None, typer.Option(help=f"Messages a second of one connection; default {DEFAULT.max_rate}.")
     ] = None,
+    max_memory_mib: Annotated[
+        int | None, typer.Option(help=f"Above it all connections are closed; default {DEFAULT.max_memory_mib}.")
+    ] = None,
     journal: Annotated[
         str | None, typer.Option(help="File that keeps what was learnt across restarts. Default none.")
     ] = None,
@@ -147,6 +150,7 @@ def _options(settings: Config) -> ManagerOptions:
         keys=_keys(Path(settings.keys)) if settings.keys else None,
         insecure=settings.insecure,
         max_rate=settings.max_rate,
+        max_memory_mib=settings.max_memory_mib,
         on_straggler=settings.on_straggler,
     )
 

@@ -20,6 +20,7 @@ from lbbsp.service.desk import Desk
 from lbbsp.service.figures import Figures, figures
 from lbbsp.service.keeper import Keeper
 from lbbsp.service.latency import Latency
+from lbbsp.service.memory import MemoryGuard
 from lbbsp.service.options import ManagerOptions
 from lbbsp.service.record import Recorder
 from lbbsp.service.router import Incoming, Router
@@ -77,6 +78,7 @@ class Daemon:
             self.close()
             raise
         self.address = self._router.address
+        self._memory = MemoryGuard(options.max_memory_mib, self._router.hang_up)
         self._spare = Spare(table, clock, self._router.waiting)
 
     def run(self) -> str:
@@ -101,7 +103,8 @@ class Daemon:
             if now_s >= tick_due_s:
                 tick_due_s = now_s + tick_s
                 self._turned_s = now_s
-                self._look(now_s)
+                if self._look(now_s):
+                    poller = self._poller()
         return self._stopped_by
 
     def stop(self, why: str) -> None:
@@ -139,12 +142,14 @@ class Daemon:
     def _figures(self) -> Figures:
         return figures(self._table, self._latency, 0 if self._doorman is None else self._doorman.turned_away)
 
-    def _look(self, now_s: float) -> None:
+    def _look(self, now_s: float) -> bool:
+        """What is due once a second; True where there is another socket now."""
         self._watch.look(now_s)
         if self._guests is not None:
             self._guests.refresh()
         if self._parent is not None and os.getppid() != self._parent:
             self._stopped_by = "the end of its parent"
+        return self._memory.look(now_s)
 
     def _poller(self) -> zmq.Poller:
         poller = zmq.Poller()

@@ -11,6 +11,29 @@ import msgspec
 
 from lbbsp.service.config import LogFormat, LogLevel
 
+LINES_PER_S, BURST_LINES = 100.0, 1_000.0
+
+
+class Throttle(logging.Filter):
+    """Passes so many lines a second; the next one says how many did not pass. No peer can fill a disk with our log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._room, self._at_s, self._dropped = BURST_LINES, 0.0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this line passes."""
+        self._room = min(BURST_LINES, self._room + LINES_PER_S * max(0.0, record.created - self._at_s))
+        self._at_s = record.created
+        if self._room < 1:
+            self._dropped += 1
+            return False
+        self._room -= 1
+        if self._dropped:
+            record.msg, record.args = f"{record.getMessage()} ({self._dropped} lines before this were too many)", ()
+            self._dropped = 0
+        return True
+
 
 class JsonLines(logging.Formatter):
     """One object a line: time, level, logger, message, and the trace of an exception."""
@@ -38,4 +61,5 @@ def configure(level: LogLevel, form: LogFormat, who: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter(f"%(asctime)s {who} %(levelname)s %(message)s")
     handler.setFormatter(JsonLines(who) if form is LogFormat.JSON else text)
+    handler.addFilter(Throttle())
     logging.basicConfig(level=level.upper(), handlers=[handler])

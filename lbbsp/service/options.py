@@ -30,6 +30,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Serve beyond this machine without keys."""
     max_rate: int = 2_000
     """Messages a second that one connection may send for long."""
+    max_memory_mib: int = 2_048
+    """Above it all connections are closed."""
     on_straggler: str = ""
     """Command to run when a rank is flagged as slow and when that ends."""
     parent: int | None = None
@@ -44,17 +46,17 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "or pass --insecure on a network you trust"
             )
 
-    def bind_to(self, router: "zmq.Socket[bytes]") -> None:
-        """Bind, or say what is wrong with the address.
+    def bind_to(self, router: "zmq.Socket[bytes]", address: str) -> None:
+        """Bind to `bind`, or to what it has become, or say what is wrong with it.
 
         Raises:
             ServiceError: taken, not ours, or no address.
         """
-        router.setsockopt(zmq.IPV6, int("[" in self.bind))
+        router.setsockopt(zmq.IPV6, int("[" in address))
         try:
-            router.bind(self.bind)
+            router.bind(address)
         except (zmq.ZMQError, ValueError) as error:
-            raise ServiceError(f"cannot listen on {self.bind}: {_why(error)}") from error
+            raise ServiceError(f"cannot listen on {address}: {_why(error)}") from error
 
 
 def _why(error: Exception) -> str:

@@ -4,10 +4,12 @@ Bounds what a peer can make us hold: the size of a frame, frames that wait, time
 Knows nothing of jobs. Seconds, bytes.
 """
 
+import time
 from typing import NamedTuple
 
 import zmq
 
+from lbbsp.errors import ServiceError
 from lbbsp.protocol import encode
 from lbbsp.service.job import Reply
 from lbbsp.service.keys import ANYBODY, Caller
@@ -21,6 +23,7 @@ MAX_FRAME_BYTES = 16_384
 QUEUE_IN, QUEUE_OUT = 128, 1_000
 """Messages of one peer that wait; then TCP holds it back, and replies to it are dropped."""
 HANDSHAKE_MS = 5_000
+AGAIN_WITHIN_S = 5.0
 KEEPALIVE_S = {zmq.TCP_KEEPALIVE_IDLE: 10, zmq.TCP_KEEPALIVE_INTVL: 5, zmq.TCP_KEEPALIVE_CNT: 3}
 """A host that lost power is noticed after some 25 s, and sooner by its heartbeats, which say how long they hold. No
 heartbeats of ours: a due one aborts the process where the peer has gone while its messages waited (libzmq 4.3.5)."""
@@ -50,13 +53,12 @@ class Router:
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", options: ManagerOptions, rejections: Rejections
     ) -> None:
-        self.socket = context.socket(zmq.ROUTER)
+        self._context, self._options = context, options
         self._rejections = rejections
         self._rates = Rates(options.max_rate)
         keys = options.keys
         self._guests = None if keys is None or keys.guests.all_may_all else keys.guests
-        _configure(self.socket, options)
-        options.bind_to(self.socket)
+        self.socket = self._listen(options.bind)
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def receive(self, now_s: float) -> Incoming | None:
@@ -87,6 +89,33 @@ class Router:
         """Send, or drop where the peer is gone or does not read."""
         self.socket.send(reply[0], zmq.NOBLOCK | zmq.SNDMORE)
         self.socket.send(encode(reply[1]), zmq.NOBLOCK)
+
+    def hang_up(self) -> None:
+        """Close all connections and what waits in them; listen again at the same address.
+
+        Raises:
+            ServiceError: somebody else took the address meanwhile.
+        """
+        self.socket.close(linger=0)
+        until_s = time.perf_counter() + AGAIN_WITHIN_S
+        while True:
+            try:
+                self.socket = self._listen(self.address)
+                return
+            except ServiceError:  # the old one is closed by another thread, which takes a moment
+                if time.perf_counter() > until_s:
+                    raise
+                time.sleep(0.01)
+
+    def _listen(self, address: str) -> "zmq.Socket[bytes]":
+        socket = self._context.socket(zmq.ROUTER)
+        _configure(socket, self._options)
+        try:
+            self._options.bind_to(socket, address)
+        except BaseException:
+            socket.close(linger=0)
+            raise
+        return socket
 
     def waiting(self) -> bool:
         """Whether a message waits."""
