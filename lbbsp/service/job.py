@@ -148,6 +148,7 @@ class Job:
         sizer = self._make_sizer(spec, rank_0.mode == "observe")
         earlier, self.live = self.live, None
         if earlier is not None:
+            earlier.sizer.catch_up()
             sizer.inherit(earlier.sizer)
             self._version = earlier.version
             if earlier.hello.incarnation != rank_0.incarnation:

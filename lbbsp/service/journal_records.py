@@ -32,6 +32,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
     """In order of rank."""
     replaced: tuple[str, ...] = ()
     """Earlier incarnations, which are heard no more."""
+    state: dict[str, Any] | None = None
+    """What it took over from them: in this record, so that no kill can part the two."""
 
 
 class Learnt(msgspec.Struct, frozen=True, kw_only=True, tag="learnt"):

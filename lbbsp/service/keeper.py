@@ -99,6 +99,7 @@ class Keeper:
                 continue
             live = job.live
             self._known[name] = _Mark(live, now_s, live.plans, now_s)
+            state = live.sizer.told()
             self._journal.append(
                 Started(
                     job=name,
@@ -106,9 +107,9 @@ class Keeper:
                     at_s=self._since_epoch(job.heard_s),
                     hellos=live.hellos,
                     replaced=job.replaced,
+                    state=state,
                 )
             )
-            self._learnt(name, live, job.heard_s)
         self._table.begun.clear()
 
     def _end(self, now_s: float) -> None:
@@ -182,4 +183,4 @@ def _past(started: Started, learnt: Learnt | None, ended: Ended | None, forget_a
     forget_s = (ours.at_s if ours else started.at_s) + forget_after_s
     if ended is not None:
         forget_s = min(forget_s, ended.at_s + KEPT_AFTER_END_S)
-    return PastJob(started.hellos, started.replaced, ours.state if ours else None, forget_s)
+    return PastJob(started.hellos, started.replaced, ours.state if ours else started.state, forget_s)
