@@ -74,6 +74,8 @@ class Claiming:
         self._theta = 0.0
         self._seen = 0
         self._claimed_before = False
+        self._pace: dict[bool, deque[float]] = {claims: deque(maxlen=WINDOW) for claims in (False, True)}
+        """Logarithm of all ranks' speeds together, in iterations without and with claims."""
         self._communication: dict[bool, float] = {}
         """Share of an iteration that its reduction takes beyond the last gradient, without and with claims."""
 
@@ -111,6 +113,7 @@ class Claiming:
         self._lost.append(float(((theta + sizes) / speed).max()) / best_s - 1.0)
         self._safe.append(float((best / real).min()))
         self._theta = float(np.median(theta))
+        self._pace[claimed].append(math.log(float(speed.sum())))
         self._hear(float(wait_s.min()) / best_s, self._claimed_before)
         self._claimed_before = claimed
         self._decide()
@@ -123,12 +126,14 @@ class Claiming:
         if len(self._lost) < LEAST_KNOWN:
             return
         cut = self._cut()
-        lost, cost = float(np.mean(self._lost)), self._cost(cut) if self.mode == "auto" else 0.0
+        lost, slower = float(np.mean(self._lost)), self._slower()
+        cost = max(slower, self._cost(cut)) if self.mode == "auto" else slower
         claims = self.cut.beta < 1.0
         wanted = lost - cost > (WORTHLESS if claims else WORTH)
         self.why = (
             f"plans lose {lost:.1%} of an iteration to what they can't foresee"
-            + (f", claims would cost {cost:.1%}{self._account(cut)}" if self.mode == "auto" else "")
+            + (f", claims cost {cost:.1%}" if cost else "")
+            + (self._account(cut) if self.mode == "auto" else "")
             + (f": {cut.beta:.0%} are planned" if wanted else ": all is planned")
         )
         if wanted != claims:
@@ -141,6 +146,14 @@ class Claiming:
         equal = self._global_batch / self._ranks
         chunk = min(equal / 4, max(equal / CHUNKS, self._theta / FIXED_SHARE))
         return Cut(beta, max(1, round(chunk)))
+
+    def _slower(self) -> float:
+        """What work has become slower by since ranks claim, beyond what chance explains: waits for the counter, say."""
+        before, since = self._pace[False], self._pace[True]
+        if min(len(before), len(since)) < LEAST_KNOWN:
+            return 0.0
+        doubt = 2.0 * math.sqrt(np.var(before) / len(before) + np.var(since) / len(since))
+        return max(0.0, float(np.mean(before) - np.mean(since)) - doubt)
 
     def _cost(self, cut: Cut) -> float:
         """Share of an iteration: each chunk's fixed cost, and communication that nothing hides any more."""

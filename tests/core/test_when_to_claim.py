@@ -72,6 +72,16 @@ def test_auto_weighs_communication_that_no_longer_overlaps() -> None:
     assert "no longer overlaps" in claiming.why
 
 
+def test_claims_end_where_they_make_all_ranks_slower_than_they_save() -> None:
+    """As where a thousand ranks wait for one counter."""
+    for slower, wanted in ((1.0, True), (0.7, False)):
+        claiming, rng = Claiming("on", RANKS, BATCH), np.random.default_rng(3)
+        for _ in range(150):
+            speeds = 1000 * np.exp(0.1 * rng.standard_normal(RANKS))
+            follow(claiming, speeds * (slower if claiming.cut.beta < 1 else 1.0), [128, 128])
+        assert (claiming.cut.beta < 1.0) == wanted, claiming.why
+
+
 def test_unknown_reports_and_short_iterations_teach_nothing() -> None:
     claiming = run(Claiming("on", RANKS, BATCH), 0.005, 60)
     nan = np.array([np.nan, 100.0])
