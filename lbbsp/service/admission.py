@@ -12,7 +12,9 @@ from lbbsp.service.job import Job
 MOST_OF_ONE = 64
 """Jobs of one caller at once."""
 IDLE_S = 30.0
-"""A job that has not started and was not heard of for this long gives way when the table is full."""
+"""A job that has not started and was not heard of for this long gives way when the table is full ..."""
+SILENT_S = 600.0
+"""... and so does one that has started, after this time."""
 EVICT_EVERY_S = 1.0
 
 
@@ -45,13 +47,13 @@ class Admission:
         return None
 
     def idle(self, jobs: Mapping[str, Job], now_s: float) -> str | None:
-        """A job to be forgotten for a new one, where the table is full and one only waits; rarely."""
+        """A job to give way to a new one, where the table is full and nobody speaks for that one; rarely."""
         if len(jobs) < self._most_jobs or now_s - self._evicted_s < EVICT_EVERY_S:
             return None
         self._evicted_s = now_s
-        waiting = ((job.heard_s, name) for name, job in jobs.items() if job.live is None)
-        heard_s, name = min(waiting, default=(now_s, ""))
-        return name if now_s - heard_s > IDLE_S else None
+        due = ((job.heard_s + (IDLE_S if job.live is None else SILENT_S), name) for name, job in jobs.items())
+        due_s, name = min(due)
+        return name if now_s > due_s else None
 
     def opened(self, job: str, caller: str | bytes) -> None:
         """This caller has opened a job."""

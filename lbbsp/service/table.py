@@ -166,7 +166,10 @@ class JobTable:
     def _hello(self, peer: bytes, hello: Hello, now_s: float, caller: Caller) -> list[Reply]:
         opener = caller.name or peer
         if hello.job not in self.jobs and (idle := self._admission.idle(self.jobs, now_s)):
-            log.warning("job %r gives way to %r: it has not started, and nobody speaks for it", idle, hello.job)
+            log.warning("job %r gives way to %r: nobody speaks for it", idle, hello.job)
+            left = self.jobs[idle].left(now_s + self.forget_after_s)
+            if left is not None:
+                self.past.keep(idle, left)
             self._end(idle)
         reason = unsound(hello) or self._admission.refuse(hello, opener, self.jobs)
         if reason is not None:
