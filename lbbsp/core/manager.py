@@ -154,7 +154,7 @@ class BatchSizeManager:
     def sight_of(self, closed: Closed, input_s: Array | None = None, cost: Array | None = None) -> Sight:
         """The same of an earlier closed iteration, as `newest` gave it, by what is known now."""
         gathered, speeds = closed
-        samples, time_s = _sound(gathered)
+        samples, time_s = gathered.sound
         reference_s = self._fit.reference_samples / self._fit.speed(samples, time_s)
         return Sight(
             iteration=gathered.iteration,
@@ -235,7 +235,7 @@ class BatchSizeManager:
         if self.due:
             self.catch_up()
         self.newest = (gathered, self._speeds)
-        samples, time_s = _sound(gathered)
+        samples, time_s = gathered.sound
         speed = self._fit.speed(samples, time_s)
         self._forecaster.observe(speed, gathered.sensors)
         if self.limits.settle():
@@ -263,7 +263,7 @@ class BatchSizeManager:
 
     def _learn(self, gathered: Gathering, planned: tuple[IntArray, bool] | None, made: PlanMade) -> None:
         """Account for a closed iteration, of which `planned` were the sizes; `made` is the plan that followed it."""
-        samples, time_s = _sound(gathered)
+        samples, time_s = gathered.sound
         self._meter.see(gathered)
         if made.changed:
             self._meter.expect(gathered.iteration, made.sizes)
@@ -296,9 +296,3 @@ class BatchSizeManager:
         self._version += 1
         cut = self.claiming.cut
         return PlanMade(self._version, iteration, sizes.copy(), changed, cut.beta, cut.chunk)
-
-
-def _sound(gathered: Gathering) -> tuple[Array, Array]:
-    """Samples and own time a draw; NaN where a report is missing or says nothing of speed."""
-    sound = gathered.settled & (gathered.draws > 0)
-    return np.where(sound, gathered.samples, np.nan), np.where(sound, gathered.time_s, np.nan)

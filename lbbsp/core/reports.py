@@ -6,6 +6,7 @@ that the missing ones are lost. Times in seconds, sizes in samples.
 
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -60,9 +61,15 @@ class Gathering:
         """The part of a draw's own time that was spent waiting for the loader."""
         self.settled = np.zeros(ranks, dtype=np.bool_)
         self.sensors: Array = np.full((ranks, sensors), np.nan)
-        self.heard = bytearray(ranks)
         self.claimed: Array = np.zeros(ranks)
         """Of the samples, those that no plan gave the rank."""
+        self.heard = bytearray(ranks)
+
+    @cached_property
+    def sound(self) -> tuple[Array, Array]:
+        """Samples and own time a draw; NaN where a report is missing or says nothing of speed. Once it is closed."""
+        sound = self.settled & (self.draws > 0)
+        return np.where(sound, self.samples, np.nan), np.where(sound, self.time_s, np.nan)
 
 
 class Inbox:
