@@ -4,9 +4,10 @@ The store's death ends the job anyway. A name holds the incarnation's nonce and 
 so that no rank can meet another iteration's counter; it is deleted after its reduction, when nobody can add any more.
 """
 
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -31,7 +32,6 @@ class Counters:
         own.set_timeout(timeout)
         self._store = distributed_c10d.PrefixStore(PREFIX, own)
         self._used: list[str] = []
-        self._thread: ThreadPoolExecutor | None = None
         self.latency_s = 0.0
         """Usual time until the store answers; 0 before any."""
         self.asked = 0
@@ -55,22 +55,23 @@ class Counters:
         return end
 
     def add_later(self, name: str, units: int) -> "Future[int]":
-        """Ask the store from a thread of ours."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="lbbsp-claims")
-        return self._thread.submit(self.add, name, units)
+        """Ask the store from a thread of its own, which no exit waits for."""
+        answer: Future[int] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self.add(name, units))
+            except Exception as error:  # torch's own; raised where the answer is wanted
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name="lbbsp-claim", daemon=True).start()
+        return answer
 
     def reduced(self, delete: bool) -> None:
         """All ranks are past the counters used so far; one rank deletes them."""
         used, self._used = self._used, []
         for name in used if delete else ():
             self._store.delete_key(name)
-
-    def close(self) -> None:
-        """End our thread."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-            self._thread = None
 
 
 class StoreCounter:
