@@ -57,7 +57,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Of one job."""
     max_rate: Annotated[int, Meta(ge=10, le=10_000_000)] = 2_000
     """Messages a second that one connection may send for long."""
-    max_memory_mib: Annotated[int, Meta(ge=128)] = 2_048
+    max_memory_mib: Annotated[int, Meta(ge=128)] = 1_024
     """Of the process; above it all connections are closed, and ranks come back by themselves."""
     journal: str = ""
     """File that keeps what was learnt across restarts; empty: none."""

@@ -30,7 +30,7 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Serve beyond this machine without keys."""
     max_rate: int = 2_000
     """Messages a second that one connection may send for long."""
-    max_memory_mib: int = 2_048
+    max_memory_mib: int = 1_024
     """Above it all connections are closed."""
     on_straggler: str = ""
     """Command to run when a rank is flagged as slow and when that ends."""

@@ -1,4 +1,4 @@
-"""A token bucket for each connection, so that one that floods is not even read. Pure; seconds and messages.
+"""A token bucket for each connection, so that one that floods is found. Pure; seconds and messages.
 
 An entry is the moment at which its bucket is full again; one whose moment has passed is as good as none.
 """
@@ -22,15 +22,15 @@ class Rates:
         self._full_s: dict[bytes, float] = {}
         self._swept_s = float("-inf")
 
-    def spend(self, peer: bytes, now_s: float) -> bool:
-        """One message of this peer came; False where it is too much."""
+    def spend(self, peer: bytes, now_s: float, messages: int = 1) -> bool:
+        """So much came of this peer; False where it is too much."""
         full_s = self._full_s.get(peer)
         if full_s is None and len(self._full_s) >= MOST_PEERS:
             self._sweep(now_s)
             if len(self._full_s) >= MOST_PEERS:
                 peer = b""
                 full_s = self._full_s.get(peer)
-        full_s = (now_s if full_s is None or full_s < now_s else full_s) + self._cost_s
+        full_s = (now_s if full_s is None or full_s < now_s else full_s) + messages * self._cost_s
         if full_s > now_s + BURST_S:
             return False
         self._full_s[peer] = full_s

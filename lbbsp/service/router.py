@@ -1,9 +1,12 @@
 """The manager's ROUTER: what came, who speaks, and whether it is too much; replies out.
 
-Bounds what a peer can make us hold: the size of a frame, frames that wait, time to shake hands, messages a second.
+Bounds what a peer can make us hold: the size of a frame, time to shake hands, messages a second.
 Knows nothing of jobs. Seconds, bytes.
 """
 
+import contextlib
+import os
+import socket as sockets
 import time
 from typing import NamedTuple
 
@@ -20,13 +23,15 @@ from lbbsp.service.zap import DOMAIN
 
 MAX_FRAME_BYTES = 16_384
 """The longest hello has about 4 KiB; who sends more is hung up on."""
-QUEUE_IN, QUEUE_OUT = 128, 1_000
-"""Messages of one peer that wait; then TCP holds it back, and replies to it are dropped."""
+QUEUE_OUT = 1_000
+"""Replies to one peer that wait; those beyond are dropped."""
+MOST_HUNG_UP = 4_096
+MESSAGE_BYTES = 1_024
+"""Longer ones count as several in a peer's rate."""
 HANDSHAKE_MS = 5_000
 AGAIN_WITHIN_S = 5.0
 KEEPALIVE_S = {zmq.TCP_KEEPALIVE_IDLE: 10, zmq.TCP_KEEPALIVE_INTVL: 5, zmq.TCP_KEEPALIVE_CNT: 3}
-"""A host that lost power is noticed after some 25 s, and sooner by its heartbeats, which say how long they hold. No
-heartbeats of ours: a due one aborts the process where the peer has gone while its messages waited (libzmq 4.3.5)."""
+"""A host that lost power is noticed after some 25 s, and sooner by its heartbeats, which say how long they hold."""
 
 
 class Incoming(NamedTuple):
@@ -56,6 +61,8 @@ class Router:
         self._context, self._options = context, options
         self._rejections = rejections
         self._rates = Rates(options.max_rate)
+        self._hung_up: set[bytes] = set()
+        self._hunting = False
         keys = options.keys
         self._guests = None if keys is None or keys.guests.all_may_all else keys.guests
         self.socket = self._listen(options.bind)
@@ -68,22 +75,47 @@ class Router:
             zmq.Again: there is none.
         """
         caller: Caller | None = ANYBODY
-        if self._guests is None:
+        first: zmq.Frame | None = None
+        if self._guests is None and not self._hunting:
             peer = self.socket.recv(zmq.NOBLOCK)
         else:
             first = self.socket.recv(zmq.NOBLOCK, copy=False)
-            peer, caller = first.bytes, self._guests.get(str(first.get("User-Id")))
+            peer = first.bytes
+            if self._guests is not None:
+                caller = self._guests.get(str(first.get("User-Id")))
         frame = self.socket.recv()
-        if self.socket.getsockopt(zmq.RCVMORE):
-            self._rejections.add("", "malformed", f"{1 + self._drain()} frames came, one was wanted")
+        more = self._drain()
+        if not self._rates.spend(peer, now_s, 1 + more + len(frame) // MESSAGE_BYTES):
+            self._rejections.add("", "too fast", "a peer that sends more than --max-rate a second is hung up on")
+            self._hang_up_on(peer, first, now_s)
+            return None
+        if more:
+            self._rejections.add("", "malformed", f"{1 + more} frames came, one was wanted")
             return None
         if caller is None:
             self._rejections.add("", "key taken away", "its key is listed no more")
             return None
-        if not self._rates.spend(peer, now_s):
-            self._rejections.add("", "too fast", "a peer sends more than --max-rate messages a second")
-            return None
         return Incoming(peer, frame, now_s, caller)
+
+    def _hang_up_on(self, peer: bytes, first: "zmq.Frame | None", now_s: float) -> None:
+        """Once; what it has sent may still come. ZeroMQ can't, so its connection is shut under it.
+
+        Only a frame in ZeroMQ's own memory knows its connection: where there is none yet, the next will be one.
+        """
+        if peer in self._hung_up:
+            return
+        self._hunting = first is None
+        if first is None:
+            return
+        if len(self._hung_up) >= MOST_HUNG_UP:
+            self._hung_up.clear()
+        self._hung_up.add(peer)
+        if self._guests is not None:
+            self._guests.ban(str(first.get("User-Id")), now_s)
+        with contextlib.suppress(OSError):
+            with_us = sockets.socket(fileno=os.dup(int(first.get(zmq.SRCFD))))
+            with with_us:
+                with_us.shutdown(sockets.SHUT_RDWR)
 
     def send(self, reply: Reply) -> None:
         """Send, or drop where the peer is gone or does not read."""
@@ -130,10 +162,13 @@ class Router:
 
 
 def _configure(router: "zmq.Socket[bytes]", options: ManagerOptions) -> None:
+    """No bound on what waits, and no heartbeats of ours: libzmq 4.3.5 aborts the process where a peer goes while it is
+    held back and a heartbeat, its own or ours, is due. Whoever sends faster than we read is hung up on instead.
+    """
     settings = {
         zmq.LINGER: 0,
         zmq.SNDHWM: QUEUE_OUT,
-        zmq.RCVHWM: QUEUE_IN,
+        zmq.RCVHWM: 0,
         zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
         zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
         zmq.TCP_KEEPALIVE: 1,

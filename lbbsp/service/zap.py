@@ -5,6 +5,7 @@ came through. Keys are Z85 text.
 """
 
 import logging
+import time
 from pathlib import Path
 
 import zmq
@@ -14,6 +15,8 @@ from lbbsp.errors import ConfigError
 from lbbsp.service.keys import Caller, read_clients
 
 DOMAIN = "lbbsp"
+BAN_S = 10.0
+"""Whose connection floods is not let in again for so long."""
 log = logging.getLogger(__name__)
 
 
@@ -29,6 +32,7 @@ class Guests:
         self._callers = callers
         self._folder = folder
         self._seen = self._stamp()
+        self._banned_s: dict[str, float] = {}
 
     @property
     def all_may_all(self) -> bool:
@@ -38,6 +42,14 @@ class Guests:
     def get(self, public: str) -> Caller | None:
         """Whose key this is, if anybody's."""
         return self._callers.get(public)
+
+    def ban(self, public: str, now_s: float) -> None:
+        """Let nobody in by this key for a while; who is in stays."""
+        self._banned_s[public] = now_s + BAN_S
+
+    def welcome(self, public: str, now_s: float) -> bool:
+        """Whether this key opens the door now."""
+        return public in self._callers and now_s >= self._banned_s.get(public, now_s)
 
     def refresh(self) -> None:
         """Take up added and deleted clients; where the folder can't be read, those before stay."""
@@ -50,6 +62,7 @@ class Guests:
         except ConfigError as error:
             log.error("clients stay as they were: %s", error)
             return
+        self._banned_s = {public: until_s for public, until_s in self._banned_s.items() if public in self._callers}
         log.info("%d clients may come in", len(self._callers))
 
     def _stamp(self) -> tuple[tuple[str, int], ...]:
@@ -93,6 +106,6 @@ class Doorman:
         public = key.decode()
         if self._guests.get(public) is None:
             self._guests.refresh()
-        known = self._guests.get(public) is not None
+        known = self._guests.welcome(public, time.perf_counter())
         self.turned_away += not known
         return known

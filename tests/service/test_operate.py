@@ -59,7 +59,6 @@ def test_its_bounds_are_the_bounds():
         f"| {router.MAX_FRAME_BYTES // 1024} KiB |",
         f"| handshake | {router.HANDSHAKE_MS // 1000} s |",
         f"{rates.BURST_S:.0f} s of it at once",
-        f"| waiting messages of one connection | {router.QUEUE_IN} |",
         f"{admission.MOST_OF_ONE} of one key",
         f"{logs.LINES_PER_S:.0f} a second, {logs.BURST_LINES:,.0f} at once",
         f"{figures.MOST_JOBS} jobs and {figures.MOST_RANKS:,} ranks",

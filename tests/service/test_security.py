@@ -271,6 +271,22 @@ def test_a_key_that_is_taken_away_is_good_no_more_and_a_new_one_at_once(keyed, f
     guest.close()
 
 
+def test_who_floods_is_hung_up_on_and_its_key_opens_no_door_for_a_while(folder, tmp_path):
+    manager = ManagerProcess(tmp_path / "log", options=["--keys", str(folder), "--max-rate", "50"])
+    job = Ranks(manager.address, "mine, at its pace", curve=curve(folder, "mine")).join()
+    flooder = Stranger(manager.address, curve(folder, "yours"))
+    assert flooder.outcome() == zmq.EVENT_HANDSHAKE_SUCCEEDED
+    for _ in range(200):
+        flooder.socket.send(encode(Look(job="yours")))
+    until(lambda: "hung up on" in manager.log(), "the end of its patience")
+    assert flooder.outcome() == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    for _ in range(20):
+        job.step()
+    flooder.close()
+    job.close()
+    manager.stop()
+
+
 def test_top_finds_its_key_in_the_environment(keyed, folder, twins, monkeypatch):
     twins[0].step()
     command = [sys.executable, "-m", "lbbsp", "top", twins[0].ids["job"], "--once", "--manager", keyed.address]

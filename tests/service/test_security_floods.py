@@ -83,7 +83,7 @@ def test_beside_a_flood_at_full_speed_every_iteration_gets_its_plan(manager, flo
         assert job.step().version == iteration + 1, "a plan was lost"
     late = Ranks(manager.address, "late").join()
     late.step()
-    assert memory_mib(manager) - before < 64
+    assert memory_mib(manager) - before < 512
     assert not any(client.dropped for client in job.clients)
     late.close()
     job.close()
@@ -187,8 +187,8 @@ def test_a_peer_that_never_reads_is_not_written_to_without_end(manager):
     try:
         for _ in range(100_000):
             deaf.sendall(frame)
-    except TimeoutError:
-        pass  # the manager reads no more of it than it may send
+    except ConnectionError:
+        pass  # who says so much is hung up on
     assert memory_mib(manager) - before < 64
     assert sum(job.step().sizes) == 90
     job.close()
@@ -288,7 +288,7 @@ print(taken, flush=True)
 
 
 def test_a_peer_that_goes_while_its_messages_wait_ends_no_manager():
-    """A heartbeat of libzmq's that falls due meanwhile aborts the process: the manager sends none."""
+    """Held back by a bound of libzmq's, a heartbeat that falls due would abort the process: there is no such bound."""
     command = [sys.executable, "-c", PAUSED]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
