@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -38,6 +39,7 @@ def balance(
     reduction: str = "mean",
     chunks: str = "auto",
     claims: bool | str = False,
+    cost: Callable[[Any], float] | None = None,
 ) -> tuple[ModelT, Any]:
     """Give each rank the part of every global batch that its speed deserves. All ranks must call.
 
@@ -60,6 +62,8 @@ def balance(
         claims: True: each item of the loader is an iteration, itself a loop over micro-batches, of which ranks claim a
             part where speeds change within iterations; "auto": only where the manager expects it to pay. See
             docs/claims.md.
+        cost: cost(batch) counts what makes a batch dear (tokens, pixels), 0 or more; the manager then tells a rank
+            that got dearer samples from one that is slow. Sizes still count samples.
 
     Returns:
         The model and a loader that stands in for the one given. Both untouched in a world of one rank or with
@@ -86,6 +90,7 @@ def balance(
         rule=rule,
         reduction=reduction,
         chunks=chunks,
+        cost=cost,
     )
     offer = with_claims(with_loader(models, loader, settings), models, loader, claims, chunks)
     balancer = Balancer(models, offer, **settings)

@@ -6,6 +6,7 @@ Made by balance(), or by hand for loops without a DataLoader: `batch_samples`, `
 import atexit
 import builtins
 import contextlib
+import math
 import os
 import threading
 import time
@@ -67,6 +68,7 @@ class Balancer:
         """Called at each reduction, after its report has left."""
         self.backwards = 0
         """Backward passes of this rank that have ended."""
+        self._cost = settings.get("cost")
         self._reduction = settings.get("reduction") or "mean"
         self._thread = threading.get_ident()
         self._share = 1.0 / self.control.world_size
@@ -196,6 +198,15 @@ class Balancer:
         self._binding.drawn(part)
         self.memory.samples = self.memory.at_once = part.samples
         self._weigh_bound()
+
+    def count(self, batch: Any) -> None:
+        """A batch of the iteration under way was drawn: count what makes it dear, where the user says how."""
+        if self._cost is None:
+            return
+        cost = float(self._cost(batch))
+        if not 0.0 <= cost < math.inf:
+            raise ConfigError(f"cost() gave {cost} for a batch: it must count something, 0 or more")
+        self.follower.cost += cost
 
     @property
     def sums(self) -> bool:

@@ -104,6 +104,8 @@ class BalancedIterator(Iterator[Any]):
         part = follower.drawn(cursor, balancer.clock() - began_s)
         if cursor is follower.places.main:
             balancer.use(part)
+            if part.samples:
+                balancer.count(batch)
         return batch if part.samples else cut_to_nothing(batch)
 
     def __len__(self) -> int:

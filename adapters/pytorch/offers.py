@@ -5,7 +5,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
 
@@ -49,6 +49,7 @@ class Settings(TypedDict, total=False):
     rule: str | None
     reduction: str
     chunks: str
+    cost: Callable[[Any], float] | None
 
 
 def of_loose_loop(models: Sequence[Any], settings: Settings) -> Offer:

@@ -74,6 +74,8 @@ class Follower:
         """`reductions` at the newest resume."""
         self.bound_samples = 0
         """The most that fit this rank's memory, for its reports; 0 says nothing."""
+        self.cost = 0.0
+        """Of the samples drawn for the iteration under way, by the user's own count; 0 = not counted."""
         self.disturbed = False
         """The iteration under way holds work done twice: its time says nothing of speed."""
         self.claimed = (0, 0)
@@ -205,11 +207,12 @@ class Follower:
             input_s=sum(input_s for _, input_s in undone),
             settled=self._settled(parts) and not mixed and not self.disturbed,
             max_samples=self.bound_samples,
+            cost=self.cost,
             sensors=self._read_sensors(),
             planned=self.claimed[0],
             claimed=self.claimed[1],
         )
-        self.disturbed, self.claimed = False, (0, 0)
+        self.disturbed, self.claimed, self.cost = False, (0, 0), 0.0
         self._closings.append(self._sequence)
         self.totals.iterations += 1
         self.totals.samples += report.samples

@@ -4,6 +4,7 @@ import time
 from statistics import median
 from typing import Any
 
+import pytest
 import torch
 from random_manager import ScriptedManager
 from ranks import run
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from lbbsp.adapters.pytorch import balance
+from lbbsp.errors import ConfigError
 from lbbsp.protocol import Report
 
 WORK_S, LESS_S = 0.08, 0.04
@@ -75,6 +77,26 @@ def reads(rank: int) -> None:
     loader.balancer.close()
 
 
+def counts(rank: int) -> None:
+    """Costs of the samples are their indices."""
+    data = Slow(16 * 12, 0.0)
+    loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, 2, rank, shuffle=False))
+    ddp = DistributedDataParallel(torch.nn.Linear(3, 4))
+    model, loader = balance(ddp, loader, cost=lambda batch: float(batch[:, 0].sum()))
+    for batch in loader:
+        model(batch).mean().backward()
+    loader.balancer.close()
+
+
+def miscounts(rank: int, value: float) -> None:
+    data = Slow(16, 0.0)
+    loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, 2, rank))
+    _, loader = balance(DistributedDataParallel(torch.nn.Linear(3, 4)), loader, cost=lambda _: value)
+    with pytest.raises(ConfigError, match="must count something"):
+        next(iter(loader))
+    loader.balancer.close()
+
+
 def reported(case: Any, *args: Any) -> list[list[Report]]:
     """Each rank's reports, those of the first iterations left out."""
     with ScriptedManager() as manager:
@@ -113,3 +135,20 @@ def test_time_in_the_loader_is_own_time_and_is_told() -> None:
         assert len(reports) > 3
         for report in reports:
             assert report.own_time_s >= report.input_s >= report.samples * SAMPLE_S
+
+
+def test_what_the_user_counts_is_reported_for_each_iteration_and_adds_up() -> None:
+    with ScriptedManager() as manager:
+        run(2, counts, env=manager.env)
+    told: dict[int, list[float]] = {}
+    for report in manager.reports:
+        told.setdefault(report.iteration, []).append(report.cost)
+    whole = {iteration: sum(costs) for iteration, costs in told.items() if len(costs) == 2}
+    assert len(whole) > 6
+    for iteration, cost in whole.items():
+        assert cost == sum(range(16 * (iteration - 1), 16 * iteration))
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_count_that_is_none_is_refused_by_name(value: float) -> None:
+    run(2, miscounts, value)
