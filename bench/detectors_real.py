@@ -35,6 +35,7 @@ CASES = {
     "loader": Cause.INPUT,
     "sleep": Cause.BLOCKED,
     "drift": Cause.CLOCKS,
+    "data": Cause.DATA,
 }
 BATCH, ONSET, ITERATIONS, SLOW = 96, 80, 170, 1
 WITHIN, LINGER = 10, 12
@@ -57,7 +58,9 @@ def worker(options: argparse.Namespace) -> None:
     rank = workers.join()
     data = Slowed(BATCH * 2 * ITERATIONS)
     ddp, loader = workers.model(), DataLoader(data, BATCH, sampler=DistributedSampler(data))
-    ddp, loader = balance(ddp, loader, mode="observe" if options.sizes == "equal" else "balance", job="real")
+    dear = [1.0]
+    mode = "observe" if options.sizes == "equal" else "balance"
+    ddp, loader = balance(ddp, loader, mode=mode, job="real", cost=lambda batch: dear[0] * len(batch[0]))
     spy = workers.Spy(loader.balancer)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     neighbour, usual_s, last_s = None, [], time.perf_counter()
@@ -70,6 +73,9 @@ def worker(options: argparse.Namespace) -> None:
             data.extra_s = base_s / BATCH
         if slow and options.case == "sleep":
             time.sleep(base_s)
+        if slow and options.case == "data":
+            dear[0] = 2.0
+            _burn(base_s)
         if slow and options.case == "drift":
             _burn(base_s * min(1.0, (k - ONSET) / 30))
         if options.case == "stopped" and rank == 0 and k == ONSET:
@@ -96,7 +102,7 @@ def _burn(length_s: float) -> None:
 
 
 def _row(report: Any) -> dict[str, Any]:
-    names = ("rank", "iteration", "samples", "own_time_s", "draws", "wait_s", "input_s", "settled", "sensors")
+    names = ("rank", "iteration", "samples", "own_time_s", "draws", "wait_s", "input_s", "settled", "sensors", "cost")
     return {name: getattr(report, name) for name in names}
 
 
@@ -115,7 +121,8 @@ def judge(run: dict[str, Any]) -> tuple[dict[str, np.ndarray], np.ndarray, str]:
             readings = [float("nan") if value is None else value for value in readings]
             report = {name: row[name] for name in ("rank", "iteration", "samples", "own_time_s", "wait_s", "settled")}
             manager.report(**report, sensors=readings)
-        seen = manager.sight(np.array([row["input_s"] for row in rows]))
+        costs = np.array([row["cost"] / row["samples"] for row in rows])
+        seen = manager.sight(np.array([row["input_s"] for row in rows]), costs)
         watcher.see(seen)
         default.see(seen)
         cause = default.flagged[SLOW].diagnosis.cause.value if SLOW in default.flagged else cause
