@@ -3,7 +3,8 @@
 Knows nothing of how plans are made. Sizes in samples.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,10 @@ import numpy.typing as npt
 from lbbsp.core.bounds import Bounds, IntArray
 
 Ranks = npt.NDArray[np.intp]
+
+
+NOBODYS = ""
+"""A name of a device that no other device shares."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +43,18 @@ class JobSpec:
         places: dict[str, list[int]] = {}
         for rank, name in enumerate(earlier._names()):
             places.setdefault(name, []).append(rank)
-        pairs = [(rank, places[name].pop(0)) for rank, name in enumerate(self._names()) if places.get(name)]
+        pairs = [(rank, places[name].pop(0)) for rank, name in enumerate(self._names()) if name and places.get(name)]
         return np.array([a for a, _ in pairs], dtype=np.intp), np.array([b for _, b in pairs], dtype=np.intp)
+
+    def absent_from(self, other: "JobSpec") -> "JobSpec | None":
+        """This job with only those of its devices named that another one lacks; None where it lacks none."""
+        left = Counter(other._names())
+        names = []
+        for name in self._names():
+            left[name] -= 1
+            names.append(name if left[name] < 0 else NOBODYS)
+        lacking = any(count < 0 for count in left.values())
+        return replace(self, identities=tuple(names)) if lacking else None
 
     def _names(self) -> list[str]:
         return list(self.identities) or [f"rank {rank}" for rank in range(self.bounds.world_size)]

@@ -77,6 +77,8 @@ class Job:
         self._rosters: dict[str, Roster] = {}
         self._before = past
         """What is left of the incarnation before the one to come; None where that one runs, or there is none."""
+        self._absent: BatchSizeManager | None = None
+        """Of the last incarnation that had devices which the one after it lacked: they may come back."""
         self._past: deque[str] = deque(past.replaced if past else (), maxlen=MAX_PAST)
         self._version = max(first_version, past.version if past else 0)
 
@@ -149,7 +151,7 @@ class Job:
         earlier, self.live = self.live, None
         if earlier is not None:
             earlier.sizer.catch_up()
-            sizer.inherit(earlier.sizer)
+            self._inherit(sizer, earlier.sizer)
             self._version = earlier.version
             if earlier.hello.incarnation != rank_0.incarnation:
                 self._replace(earlier.hello.incarnation)
@@ -174,9 +176,22 @@ class Job:
             spec = job_spec(dict(enumerate(before.hellos)))
             earlier = self._make_sizer(spec, before.hellos[0].mode == "observe")
             earlier.resume(before.state)
-            sizer.inherit(earlier)
+            self._inherit(sizer, earlier)
             how = "takes over what its devices had shown"
         log.info("job %r %s", self.name, how)
+
+    def _inherit(self, sizer: BatchSizeManager, earlier: BatchSizeManager) -> None:
+        """What devices of the incarnation before showed, and of those that were absent from it alone."""
+        job = sizer.job
+        new = job.absent_from(earlier.job)
+        if self._absent is not None and new is not None:
+            sizer.job = new
+            sizer.inherit(self._absent)
+            sizer.job = job
+        sizer.inherit(earlier)
+        absent = earlier.job.absent_from(job)
+        if absent is not None:
+            earlier.job, self._absent = absent, earlier
 
     def _replace(self, incarnation: str) -> None:
         """A newer one runs: this one is heard no more."""

@@ -293,6 +293,24 @@ def test_7_what_was_learnt_follows_the_machine_through_any_change_of_the_world(w
     assert follows_speeds(second.steps(3), machines)
 
 
+def test_7_a_machine_that_was_away_for_an_incarnation_is_known_when_it_is_back(world):
+    Incarnation(world, "first", ("slow", "fast", "usual")).join().steps(20)
+    second = Incarnation(world, "second", ("fast", "slow")).join()
+    second.steps(5)
+    third = Incarnation(world, "third", ("usual", "fast", "slow")).join()
+    assert np.isfinite(world.table.jobs["j"].live.sizer._forecaster.last).all()
+    assert follows_speeds(third.steps(1), third.machines)
+
+
+def test_7_ranks_that_share_a_device_name_are_matched_in_order_and_the_absent_one_is_kept(world):
+    Incarnation(world, "first", ("slow", "fast", "fast")).join().steps(20)
+    Incarnation(world, "second", ("fast", "slow")).join().steps(5)
+    third = Incarnation(world, "third", ("fast", "slow", "fast", "usual")).join()
+    known = np.isfinite(world.table.jobs["j"].live.sizer._forecaster.last)
+    assert known.tolist() == [True, True, True, False]
+    assert follows_speeds(third.steps(3), third.machines)
+
+
 def test_8_a_frame_that_is_sent_again_moves_nothing(world):
     first = Incarnation(world, "first").join()
     old = [first.report_of(rank, 0) for rank in range(2)]
