@@ -29,6 +29,9 @@ def command(
     limit: Annotated[int | None, typer.Option(help="Read so many iterations at most.")] = None,
     train_steps: Annotated[int, typer.Option(help="Training steps of narx between iterations.")] = 20,
     seed: Annotated[int, typer.Option(help="Draws the errors of --noise.")] = 0,
+    claims: Annotated[
+        bool, typer.Option("--claims", help="A row for the first predictor's plans with claims.")
+    ] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a picture: forecast against truth, time lost.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures.")] = None,
 ) -> None:
@@ -42,6 +45,7 @@ def command(
         tune=tune,
         noise=_shares(noise),
         seed=seed,
+        claims=claims,
     )
     console = Console()
     with _progress(console) as tell:

@@ -15,6 +15,7 @@ from lbbsp.errors import ConfigError
 from lbbsp.predictors import PREDICTORS, make
 from lbbsp.recording import Recording, read
 from lbbsp.replay import PLAIN, Clairvoyant, Equal, Forecasts, Managed, Played, Policy, Static, forecast, play
+from lbbsp.replay_claims import Claimed
 from lbbsp.world import World
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Settings:
     tune: bool = False
     noise: tuple[float, ...] = ()
     seed: int = 0
+    claims: bool = False
+    """A row for the first predictor's plans with claims, at best."""
 
     def check(self) -> None:
         """Raise ConfigError on what can't be replayed."""
@@ -158,6 +161,9 @@ class _Replays:
             spec = self._spec(predictor)
             told = forecasts[name] = self._forecast(spec)
             rows[name] = self._row(self._play(name, self._managed(spec)), best_s, equal_s, spec, told)
+        if self.settings.claims:
+            spec = in_line(self.settings.predictors[0])
+            rows["claims"] = self._row(self._play("claims", self._claimed(spec)), best_s, equal_s, f"claims:{spec}")
         return Comparison(self.recording.name, self.world, rows, forecasts, self._noise(best_s))
 
     def _row(self, played: Played, best_s: float, equal_s: float, spec: str, told: Forecasts | None = None) -> Row:
@@ -178,6 +184,10 @@ class _Replays:
     def _managed(self, spec: str) -> Policy:
         settings = self.settings
         return Managed(self.bounds, spec, self.recording.sensor_names, settings.lookahead, settings.train_steps)
+
+    def _claimed(self, spec: str) -> Policy:
+        settings = self.settings
+        return Claimed(self.bounds, spec, self.recording.sensor_names, settings.lookahead, settings.train_steps)
 
     def _play(self, name: str, policy: Policy) -> Played:
         return play(self.world, self.bounds, policy, lambda share: self._tell(f"{self.recording.name}: {name}", share))

@@ -101,3 +101,12 @@ def test_noise_that_is_no_list_of_numbers_is_named(recording):
 def test_a_picture_of_an_unknown_kind_is_named(recording, tmp_path):
     result = run(recording, "--predictors", "last", "--plot", tmp_path / "a.xyz")
     assert isinstance(result.exception, ConfigError)
+
+
+def test_claims_get_a_row_that_lies_between_the_plans_and_the_best(recording):
+    rows = compare([recording], Settings(predictors=("last",), claims=True, tested_from=0.6))[0].rows
+    assert 1.0 <= rows["claims"].slowdown < rows["last"].slowdown
+    assert rows["claims"].spec == "claims:last"
+    result = run(recording, "--predictors", "last", "--claims")
+    assert result.exit_code == 0, result.output
+    assert "claims" in result.output
