@@ -34,7 +34,7 @@ from lbbsp.worker.line import CurveKeys, open_line
 RANKS, GLOBAL_BATCH = 4, 256
 ATTACKERS = 4
 BATCH = 500
-"""Mutated frames for each iteration of the real job."""
+"""Mutated frames for each iteration of the real job; then the manager reads them all, so that memory says something."""
 OWN_SHARE = 0.05
 """Mutations that come through the real job's own connections."""
 SOUND_SHARE = 0.25
@@ -191,6 +191,15 @@ class Attacker:
         self.socket.poll(10_000, zmq.POLLOUT)
         self.socket.send(frame, zmq.NOBLOCK)
 
+    def settle(self, mark: int) -> None:
+        """Wait until the manager has read all that was sent: it answers each connection's frames in their order."""
+        name, until_s = f"mark {mark}", time.perf_counter() + PLAN_WITHIN_S
+        while time.perf_counter() < until_s:
+            self.send(encode(Look(job=name)))  # again, where the line was cut after too long a frame
+            while self.socket.poll(1_000):
+                if name.encode() in self.socket.recv_multipart(zmq.NOBLOCK)[-1]:
+                    return
+
     def close(self) -> None:
         """Hang up."""
         self.context.destroy(linger=0)
@@ -230,6 +239,8 @@ def _fuzz(target: Target, frames: int, seed: int) -> dict[str, Any]:
         for _ in range(min(BATCH, frames - sent.total())):
             sent[_attack(dice, job, attackers)] += 1
         batches += 1
+        for attacker in attackers:
+            attacker.settle(10_000_000 + batches)
         if batches % WIRE_EVERY == 0:
             break_wire(target, dice)
             attackers.append(Attacker(target, batches, dice))
