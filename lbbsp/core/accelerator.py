@@ -36,6 +36,8 @@ _JUMP = 4.0
 """Beyond so many times the noise the level has jumped ..."""
 _RETURN = 2.5
 """... and is back at the one before within so many."""
+_FAR = 100.0
+"""A shape that was not in the grid of an earlier reference size is less likely by this times its distance squared."""
 _FLEETING = 0.25
 """Share of the newest jump in what is known of how long jumps last."""
 
@@ -106,13 +108,21 @@ class AcceleratorFit:
     def inherit(
         self, ranks: npt.NDArray[np.intp], earlier: "AcceleratorFit", earlier_ranks: npt.NDArray[np.intp]
     ) -> None:
-        """Take over the shapes of the same devices; exact while both have the same reference size."""
-        if not len(ranks) or self.reference_samples != earlier.reference_samples:
+        """Take over the shapes of the same devices; where the reference size is another, to the grid's precision."""
+        if not len(ranks):
             return
-        self._log_odds[ranks] = earlier._log_odds[earlier_ranks]
+        scale = earlier.reference_samples / self.reference_samples
+        same, far = self._nearest(self._theta / scale, self._knee / scale)
+        self._log_odds[ranks] = earlier._log_odds[earlier_ranks][:, same] - _FAR * far
         self._noise[ranks] = earlier._noise[earlier_ranks]
-        self._level[ranks] = earlier._level[earlier_ranks]
+        self._level[ranks] = earlier._level[earlier_ranks][:, same] - np.log(scale)
         self._count[ranks] = np.minimum(earlier._count[earlier_ranks], 1.0)
+
+    def _nearest(self, theta: Array, knee: Array) -> tuple[IntArray, Array]:
+        """The shape of the grid that is nearest to each of these, and how far it is, squared."""
+        share, wanted = self._theta / (1.0 + self._theta), theta / (1.0 + theta)
+        far = (share - wanted[:, None]) ** 2 + (np.log1p(self._knee) - np.log1p(knee)[:, None]) ** 2
+        return np.asarray(far.argmin(axis=1), dtype=np.int64), np.asarray(far.min(axis=1))
 
     def _log_shape(self, samples: Array) -> Array:
         units = samples[:, None] / self.reference_samples
