@@ -180,6 +180,7 @@ class Balancer:
             "lbbsp/plan_changes": float(totals.plan_changes),
             "lbbsp/own_time_s": totals.own_time_s / max(1, totals.iterations),
             "lbbsp/wait_s": totals.wait_s / max(1, totals.iterations),
+            "lbbsp/planned_share": in_force.beta_ppm / 1e6,
             "lbbsp/manager_away": float(self.session.client.away),
         }
 
