@@ -61,8 +61,8 @@ def leave() -> None:
 
 
 def busy(core: int) -> "subprocess.Popen[bytes]":
-    """A process that uses what a core gives it; ends with this one."""
-    return subprocess.Popen([sys.executable, "-c", BUSY, str(core), str(os.getpid())])
+    """A process that uses what a core gives it; ends with this one. A session of its own: cores are shared by them."""
+    return subprocess.Popen([sys.executable, "-c", BUSY, str(core), str(os.getpid())], start_new_session=True)
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):

@@ -56,7 +56,7 @@ class Run:
             while not all((self._folder / f"pid{rank}").exists() for rank in range(WORKERS)):
                 self._check(trainer)
                 time.sleep(POLL_S)
-            with _running(self._slowdown(), log):
+            with _running(self._slowdown(), log, own_session=True):
                 (self._folder / "go").touch()
                 while trainer.poll() is None:
                     time.sleep(POLL_S)
@@ -119,9 +119,15 @@ def _environment() -> dict[str, str]:
 
 
 @contextmanager
-def _running(command: Command, log: object) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that ends when the block does."""
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=_environment())  # type: ignore[call-overload]
+def _running(command: Command, log: object, own_session: bool = False) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that ends when the block does.
+
+    Linux may share a core between sessions (autogroup), and the user's own may hold much else: the slowdown has its own,
+    as torchrun's workers have.
+    """
+    process = subprocess.Popen(  # type: ignore[call-overload]
+        command, stdout=log, stderr=subprocess.STDOUT, env=_environment(), start_new_session=own_session
+    )
     try:
         yield process
     finally:
