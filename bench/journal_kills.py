@@ -201,7 +201,7 @@ class Counts:
         self.iterations = self.largest_bytes = 0
 
 
-def run(kills: int, seed: int, folder: Path, most_calls: int = 120) -> Counts:
+def run(kills: int, seed: int, folder: Path, most_calls: int = 80) -> Counts:
     """Kill and restart so often; each child goes on from what the one before it left."""
     counts, truth, draw = Counts(), Truth(), random.Random(seed)
     path = folder / "journal"

@@ -21,7 +21,7 @@ from lbbsp.service.journal_records import Started, read_record
 
 pytestmark = [
     pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores to pin ranks to"),
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(300),
 ]
 SCRIPT = Path(__file__).parent / "elastic_job.py"
 QUICK = "join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=8"
@@ -29,10 +29,10 @@ QUICK = "join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_ma
 
 def until(condition: Callable[[], bool], what: str) -> None:
     """Starting torch takes long on a busy machine."""
-    deadline_s = time.perf_counter() + 50.0
+    deadline_s = time.perf_counter() + 90.0
     while not condition():
         time.sleep(0.1)
-        assert time.perf_counter() < deadline_s, f"{what}: not in 50 s"
+        assert time.perf_counter() < deadline_s, f"{what}: not in 90 s"
 
 
 def lose(agent: "subprocess.Popen[bytes]") -> None:
@@ -80,7 +80,7 @@ class Agents:
 
 
 def ended(agent: "subprocess.Popen[bytes]", out: Path) -> None:
-    assert agent.wait(60) == 0, (out / "log").read_text()
+    assert agent.wait(110) == 0, (out / "log").read_text()
 
 
 def rows(out: Path, restart: int, rank: int) -> list[dict[str, Any]]:
