@@ -5,6 +5,7 @@ ones and equal ones, of which one was real and the other follows from the fitted
 """
 
 from collections import deque
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ _GAIN = 0.02
 """... and must have won so much before they come back: a margin against flapping."""
 _MOST_GAIN = 0.16
 """Each return to equal sizes doubles what is asked of the next try, up to this ..."""
+_LONGEST = 4.0
+"""No iteration counts for more than so many usual ones of the window."""
 _FORGIVE = 0.5 ** (1 / 200)
 """... and each iteration without one takes some of it back: half in 200."""
 
@@ -37,7 +40,7 @@ class DoNoHarm:
         """Add one iteration: own times, (ranks,), NaN = unknown, under both. True when the verdict changed."""
         if not (np.isfinite(balanced_s).any() and np.isfinite(equal_s).any()):
             return False
-        self._window.append((float(np.nanmax(balanced_s)), float(np.nanmax(equal_s))))
+        self._window.append(self._tamed(float(np.nanmax(balanced_s)), float(np.nanmax(equal_s))))
         self._asked = max(_GAIN, self._asked * _FORGIVE)
         share = self.saved_share() * len(self._window) / WINDOW
         if self.balanced == (share > (-_LOSS if self.balanced else self._asked)):
@@ -47,6 +50,14 @@ class DoNoHarm:
             self._asked = min(2.0 * self._asked, _MOST_GAIN)
         self.switches += 1
         return True
+
+    def _tamed(self, balanced_s: float, equal_s: float) -> tuple[float, float]:
+        """One iteration that was far longer than usual tells no more than a few usual ones."""
+        if not self._window:
+            return balanced_s, equal_s
+        usual_s = median(equal for _, equal in self._window)
+        share = min(1.0, _LONGEST * usual_s / max(balanced_s, equal_s))
+        return share * balanced_s, share * equal_s
 
     def saved_share(self) -> float:
         """What balanced sizes saved, or would have, of the time of equal ones; below 0 for a loss."""

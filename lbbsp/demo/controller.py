@@ -122,8 +122,8 @@ def _environment() -> dict[str, str]:
 def _running(command: Command, log: object, own_session: bool = False) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that ends when the block does.
 
-    Linux may share a core between sessions (autogroup), and the user's own may hold much else: the slowdown has its own,
-    as torchrun's workers have.
+    Linux may share a core between sessions (autogroup), and the user's own may hold much else: the slowdown has a
+    session of its own, as torchrun's workers have.
     """
     process = subprocess.Popen(  # type: ignore[call-overload]
         command, stdout=log, stderr=subprocess.STDOUT, env=_environment(), start_new_session=own_session

@@ -65,3 +65,11 @@ def test_each_return_asks_more_of_the_next_try_and_time_forgives(harm):
 def test_iterations_without_times_are_no_evidence(harm):
     assert not harm.judge(np.array([np.nan]), np.array([np.nan]))
     assert harm.saved_share() == 0.0
+
+
+@pytest.mark.parametrize("longest", [5.0, 100.0, 1e6])
+def test_one_pause_however_long_does_not_end_balanced_sizes_that_win(harm, longest):
+    judge(harm, 0.8, 1.0, WINDOW)
+    assert not any(judge(harm, 1.5 * longest, longest))
+    assert not any(judge(harm, 0.8, 1.0, WINDOW))
+    assert harm.balanced
