@@ -50,9 +50,11 @@ def main(folder: str) -> int:
 
 
 def _start(folder: str, workers: list[str], rank: int) -> "subprocess.Popen[bytes]":
+    """In a session of its own, as torchrun's workers: Linux may share cores by session."""
     config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
     command = [sys.executable, "-m", "lbbsp.demo.tensorflow_worker", folder]
-    return subprocess.Popen(command, env=os.environ | QUIET | {"TF_CONFIG": json.dumps(config)})
+    environment = os.environ | QUIET | {"TF_CONFIG": json.dumps(config)}
+    return subprocess.Popen(command, env=environment, start_new_session=True)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
