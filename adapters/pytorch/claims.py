@@ -82,7 +82,7 @@ class ClaimsLoader(BalancedLoader):
         self.accumulation = Accumulation(ddps, control.post_sum, control.world_size)
         self.counters = Counters(control.timeout)
         self.open: MicroBatches | None = None
-        """The iteration under way, or the newest."""
+        """The iteration whose micro-batches were asked for last."""
         self.pace = Pace(device_of(ddps[0]))
         self._menu = any(is_compiled(model) for model in models)
 
@@ -171,8 +171,7 @@ class ClaimsIterator(BalancedIterator):
         began_s = loader.balancer.clock()
         self._inner.begin()
         part = follower.drawn(cursor, loader.balancer.clock() - began_s)
-        loader.open = MicroBatches(loader, self._inner, cursor, part)
-        return loader.open
+        return MicroBatches(loader, self._inner, cursor, part)
 
 
 class OneByOne:

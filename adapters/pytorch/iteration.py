@@ -78,7 +78,7 @@ class MicroBatches:
 
     def close(self) -> None:
         """Hand DDP its part back; what was not worked to its end moves no parameter."""
-        if self._closed:
+        if self._closed or not self._begun:
             return
         self._closed = True
         self._loader.accumulation.end()
@@ -105,6 +105,9 @@ class MicroBatches:
             )
 
     def _work(self) -> Generator[Any, None, None]:
+        self._loader.close_open()
+        self._loader.open = self
+        self._first_backward = self._balancer.backwards
         if self._claims_here:
             self._loader.accumulation.begin()
         try:

@@ -24,6 +24,8 @@ MODES = ("off", "on", "auto")
 WINDOW = 32
 """Iterations that are judged together."""
 LEAST_KNOWN = 8
+LEAST_STAY = 16
+"""Iterations between a decision and its opposite."""
 SETTLING = 12
 """Iterations at the start whose plans could not know the speeds yet."""
 WORTH, WORTHLESS = 0.06, 0.04
@@ -73,6 +75,7 @@ class Claiming:
         self._safe: deque[float] = deque(maxlen=WINDOW)
         self._theta = 0.0
         self._seen = 0
+        self._decided = -LEAST_STAY
         self._claimed_before = False
         self._pace: dict[bool, deque[float]] = {claims: deque(maxlen=WINDOW) for claims in (False, True)}
         """Logarithm of all ranks' speeds together, in iterations without and with claims."""
@@ -130,6 +133,8 @@ class Claiming:
         cost = max(slower, self._cost(cut)) if self.mode == "auto" else slower
         claims = self.cut.beta < 1.0
         wanted = lost - cost > (WORTHLESS if claims else WORTH)
+        if wanted != claims and self._seen - self._decided < LEAST_STAY:
+            wanted = claims
         self.why = (
             f"plans lose {lost:.1%} of an iteration to what they can't foresee"
             + (f", claims cost {cost:.1%}" if cost else "")
@@ -137,6 +142,7 @@ class Claiming:
             + (f": {cut.beta:.0%} are planned" if wanted else ": all is planned")
         )
         if wanted != claims:
+            self._decided = self._seen
             log.info("claims %s: %s", "begin" if wanted else "end", self.why)
         self.cut = cut if wanted else Cut()
 

@@ -1,6 +1,8 @@
 """Loops that claim and go wrong: told by name, hanging nobody, moving no parameter by what was not averaged."""
 
+import contextlib
 import os
+import random
 import signal
 import time
 from typing import Any
@@ -19,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from lbbsp.adapters.pytorch import balance
+from lbbsp.core.parts import WHOLE_PPM
 from lbbsp.errors import ConfigError, UnsupportedError
 
 PEER_GONE = ("RuntimeError", "DistBackendError", "DistNetworkError", "died")
@@ -46,6 +49,11 @@ def claimed_first(walk: Walk, chunks: Any, least: int = 2) -> int:
         if count == least:
             break
     return count
+
+
+def due(walk: Walk, draw: int, first: int) -> bool:
+    """Whether this draw, from `first` on, claims: a plan may be late. The same on all ranks."""
+    return draw >= first and walk.loader.balancer.follower.in_force.beta_ppm < WHOLE_PPM
 
 
 def let_claim(rank: int, number: int) -> None:
@@ -91,7 +99,7 @@ def _one_late(model: Any, loader: Any) -> None:
 def _one_skipped(model: Any, loader: Any) -> None:
     for iteration, chunks in enumerate(loader):
         for number, batch in enumerate(chunks):
-            if iteration == 5 and number == 1:
+            if iteration >= 5 and number == 1:
                 continue
             forward(model, batch).backward()
 
@@ -131,14 +139,14 @@ def leaves(rank: int, how: str) -> tuple[list[float], str]:
     before: list[float] = []
     try:
         for draw, chunks in enumerate(walk.loader):
-            if draw == 6 and rank == 1:
+            if due(walk, draw, 6) and rank == 1:
                 before = [float(p.detach().clone()) for p in walk.model.parameters()]
                 _leave(walk, chunks, how)
                 optimizer.step()
                 before += [float(p) for p in walk.model.parameters()]
                 continue
             for number, batch in enumerate(chunks):
-                if draw == 6:
+                if due(walk, draw, 6):
                     let_claim(rank, number)
                 forward(walk.model, batch).backward()
             optimizer.step()
@@ -179,9 +187,9 @@ def raising(rank: int) -> None:
     walk = Walk(rank, 2, 0, 400)
     for draw, chunks in enumerate(walk.loader):
         for number, batch in enumerate(chunks):
-            if draw == 6:
+            if due(walk, draw, 6):
                 let_claim(rank, number)
-            if (rank, draw, number) == (1, 6, 1):
+            if due(walk, draw, 6) and (rank, number) == (1, 1):
                 raise LookupError("a broken sample")
             forward(walk.model, batch).backward()
 
@@ -194,13 +202,15 @@ def test_an_exception_in_a_micro_batch_is_the_users_own_and_hangs_nobody() -> No
 
 
 def peeks(rank: int) -> Any:
-    """Rank 1 looks into the loader before each epoch and in the middle of one."""
-    walk = Walk(rank, 2, 0, 206)
+    """Rank 1 looks into the loader before each epoch, and what it looked at lives on."""
+    walk, kept = Walk(rank, 2, 0, 206), []
     for number in range(2):
         walk.sampler.set_epoch(number)
         if rank == 1:
-            next(iter(next(iter(walk.loader))))
+            kept.append(iter(next(iter(walk.loader))))
+            next(kept[-1])
         walk.epoch(number)
+    assert len(kept) == 2 * rank
     return walk.seen
 
 
@@ -225,9 +235,10 @@ def resuming(rank: int, state: Any, draws: int, workers: int, killed_at: int | N
         draw = first + done
         within = []
         for number, batch in enumerate(chunks):
-            if done == killed_at:
+            dies = killed_at is not None and due(walk, done, killed_at)
+            if dies:
                 let_claim(rank, number)
-            if rank == 1 and done == killed_at and number == 1:
+            if rank == 1 and dies and number == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             forward(walk.model, batch).backward()
             within.append(batch.tolist())
@@ -264,12 +275,13 @@ def test_a_rank_killed_with_a_claim_ends_the_job_and_a_restart_works_each_sample
         assert text(ended[1]) == "died"
         assert text(ended[0]).startswith(PEER_GONE)
         _, state = torch.load(tmp_path / "state", weights_only=False)
-        assert state["consumed_draws"] == 5
+        done = state["consumed_draws"]
+        assert 5 <= done < 13
         again = run(2, resuming, state, 20, 0, None, env=env)
     found = merged([seen for seen, _ in again])
     order = torch.randperm(206, generator=torch.Generator().manual_seed(0)).tolist()
-    worked = [index for draw in range(5, 13) for index in found[0, draw]]
-    assert sorted(worked) == sorted(order[80:])
+    worked = [index for draw in range(done, 13) for index in found[0, draw]]
+    assert sorted(worked) == sorted(order[16 * done :])
 
 
 # --- the store
@@ -420,3 +432,30 @@ def test_buffers_are_alike_after_each_iteration_that_claims_and_no_micro_batch_i
     assert ranks[0][0][3:] == ranks[1][0][3:]
     assert all(size >= 2 for _, sizes in ranks for size in sizes)
     assert sum(len(sizes) for _, sizes in ranks) > 3 * len(ranks[0][0])
+
+
+def scripted(rank: int, world_size: int, workers: int, seed: int) -> dict[tuple[int, int], list[list[int]]]:
+    """Random peeks on single ranks, before epochs and between a draw and its loop; accumulation on all."""
+    common, own = random.Random(seed), random.Random(100 * seed + rank)
+    walk = Walk(rank, world_size, workers, 150)
+    for number in range(2):
+        walk.sampler.set_epoch(number)
+        if own.random() < 0.5:
+            next(iter(next(iter(walk.loader))))
+        for draw, chunks in enumerate(walk.loader):
+            if own.random() < 0.2:
+                next(iter(next(iter(walk.loader))))
+            with walk.model.no_sync() if common.random() < 0.3 else contextlib.nullcontext():
+                for batch in chunks:
+                    walk.seen.setdefault((number, draw), []).append(batch.tolist())
+                    forward(walk.model, batch).backward()
+    walk.loader.balancer.close()
+    return walk.seen
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_scripts_hang_nobody_and_work_each_sample_once(seed: int) -> None:
+    world_size, workers = 2 + seed % 2, (0, 0, 2, 0)[seed]
+    with ScriptedManager(seed=seed) as manager:
+        ranks = run(world_size, scripted, world_size, workers, seed, env=manager.env)
+    check_epochs(merged(ranks), 150, 8 * world_size, 2)
