@@ -123,7 +123,7 @@ class Plan(Message, frozen=True, kw_only=True, tag="plan"):
     """Manager to rank 0, once an iteration: the sizes to use from now on, changed or not."""
 
     version: Annotated[int, Meta(ge=0, lt=2**62)]
-    """Counts the plans of this incarnation."""
+    """Rises with each plan of an incarnation, across restarts of a manager that has a journal too."""
     based_on_iteration: Iteration
     """The newest iteration whose reports went into it."""
     sizes: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=MAX_RANKS)]
