@@ -105,7 +105,7 @@ def serve(settings: Config, embedded: bool = False) -> None:
     keeper = _keeper(settings, table, embedded)
     recorder = _recorder(settings, table)
     daemon = Daemon(options, table, recorder, keeper=keeper)
-    metrics = MetricsServer(settings.metrics, daemon.desk.ask, daemon.alive) if settings.metrics else None
+    metrics = _metrics(settings, daemon, embedded)
     gc.freeze()  # what is imported by now stays: no collection need look at it again
     try:
         _announce(daemon.address, embedded)
@@ -132,6 +132,18 @@ def _keeper(settings: Config, table: JobTable, embedded: bool) -> Keeper | None:
         if not embedded:
             raise
         log.warning("%s; what is learnt is not kept for a restart", error)
+        return None
+
+
+def _metrics(settings: Config, daemon: Daemon, embedded: bool) -> MetricsServer | None:
+    if not settings.metrics:
+        return None
+    try:
+        return MetricsServer(settings.metrics, daemon.desk.ask, daemon.alive)
+    except (ConfigError, ServiceError) as error:
+        if not embedded:
+            raise
+        log.warning("%s; this job's figures are not served", error)
         return None
 
 

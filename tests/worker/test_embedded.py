@@ -139,3 +139,16 @@ def test_it_starts_from_a_folder_with_misleading_names(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not me')\n")
     monkeypatch.chdir(tmp_path)
     embedded.start().stop()
+
+
+def test_a_metrics_port_that_another_job_has_costs_no_job_its_manager(monkeypatch):
+    monkeypatch.setenv("LBBSP_MANAGER_METRICS", "127.0.0.1:29551")
+    first, second = embedded.start(), embedded.start()
+    try:
+        for one in (first, second):
+            client = Client(one.address, HELLO, curve=one.curve)
+            assert welcomed(client, 10)
+            client.close()
+    finally:
+        first.stop()
+        second.stop()
