@@ -2,6 +2,7 @@
 
 import os
 import socket
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,12 +24,20 @@ def run_name(environment: Mapping[str, str] = os.environ) -> str | None:
     run = environment.get("TORCHELASTIC_RUN_ID")
     if run is None:
         return None
+    if environment.get("TORCHELASTIC_MAX_RESTARTS") == "0" and (run == "none" or _is_drawn(run)):
+        return None
     if run != "none":
         return f"torchrun {run}"[:256]
-    if environment.get("TORCHELASTIC_MAX_RESTARTS") == "0":
-        return None
     agent = os.getppid()
     return f"torchrun {machine_name()} {agent} {_started(agent)}"[:256]
+
+
+def _is_drawn(run: str) -> bool:
+    """Whether this run id was drawn by chance, as torchrun --standalone does: it never comes again."""
+    try:
+        return str(uuid.UUID(run)) == run
+    except ValueError:
+        return False
 
 
 def _started(process: int) -> str:

@@ -38,7 +38,12 @@ def test_without_a_run_id_the_agent_is_the_name_for_all_that_it_starts():
 
 
 def test_an_agent_that_starts_nothing_again_needs_no_name():
-    assert run_name({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_MAX_RESTARTS": "0"}) is None
+    once = {"TORCHELASTIC_MAX_RESTARTS": "0"}
+    drawn = "0f9c3a52-6f0e-4b1c-9a55-3d8f0e3a7b11"
+    assert run_name({"TORCHELASTIC_RUN_ID": "none"} | once) is None
+    assert run_name({"TORCHELASTIC_RUN_ID": drawn} | once) is None
+    assert run_name({"TORCHELASTIC_RUN_ID": "nightly"} | once) == "torchrun nightly"
+    assert run_name({"TORCHELASTIC_RUN_ID": drawn, "TORCHELASTIC_MAX_RESTARTS": "2"}) == f"torchrun {drawn}"
 
 
 def test_journals_are_one_a_named_job_and_old_ones_go(tmp_path, monkeypatch):
