@@ -6,8 +6,9 @@ going on from the loop's checkpoint; the link cut, reset, held (both ways, one w
 
 lost, repeated: samples of an epoch. unequal_plans: iterations whose sizes differ between ranks or do not give out the
 whole batch. hangs: schedules that did not end in time. wrong_gradients: iterations whose gradient is not, to 1e-9, that
-of one process fed whole global batches. adopted_share: of the plans that the manager sent while nothing was wrong, and
-nothing had been for 1 s, those that came into force. failures: jobs that ended with an error.
+of one process fed whole global batches. failures: jobs that ended with an error. quiet_steps: those begun while nothing
+was wrong, and nothing had been for 1 s; offered_share: of these, those with a plan of the manager's; adopted_share: of
+the plans offered in such times, those that came into force.
 """
 
 import argparse
@@ -131,7 +132,8 @@ def adoption(offered: list[tuple[float, Plan]], found: list[Life], hits: list[Hi
     first = [life for life in found if life.rank == 0 and life.draws]
     last_s = {life.incarnation: max(row["at_s"] for row in life.draws.values()) for life in first}
     adopted = {(life.incarnation, row["based_on"]) for life in first for row in life.draws.values()}
-    counts = Counter({"offered": 0, "adopted": 0})
+    steps = [row["at_s"] for life in first for (_, draw), row in life.draws.items() if draw == 0]
+    counts = Counter({"quiet_steps": sum(quiet(at_s, hits) for at_s in steps), "offered": 0, "adopted": 0})
     for at_s, plan in offered:
         if quiet(at_s, hits) and at_s < last_s.get(plan.incarnation, 0.0):
             counts["offered"] += 1
@@ -184,7 +186,17 @@ def _tail(path: Path) -> str:
 
 
 BAD = ("lost", "repeated", "unequal_plans", "hangs", "wrong_gradients", "failures")
-SHOWN = ("schedules", "iterations", "plan_changes", "faults_effective", *BAD, "restarts", "offered", "adopted")
+SHOWN = (
+    "schedules",
+    "iterations",
+    "plan_changes",
+    "faults_effective",
+    *BAD,
+    "restarts",
+    "quiet_steps",
+    "offered",
+    "adopted",
+)
 
 
 def chaos(seeds: list[int], timeout_s: float, tell: Any = lambda played: None) -> dict[str, Any]:
@@ -196,8 +208,11 @@ def chaos(seeds: list[int], timeout_s: float, tell: Any = lambda played: None) -
         counts.update(played.counts)
         kinds.update(played.kinds)
         tell(played)
-    share = counts["adopted"] / counts["offered"] if counts["offered"] else float("nan")
-    return {name: counts[name] for name in SHOWN} | {"adopted_share": share, "kinds": dict(sorted(kinds.items()))}
+    shares = {
+        "adopted_share": counts["adopted"] / max(1, counts["offered"]),
+        "offered_share": counts["offered"] / max(1, counts["quiet_steps"]),
+    }
+    return {name: counts[name] for name in SHOWN} | shares | {"kinds": dict(sorted(kinds.items()))}
 
 
 def _tell(played: Played) -> None:

@@ -4,6 +4,7 @@ Run by torchrun with --run-path. Each rank writes lines as it goes: where it beg
 optimizer saw, the weights at the end. Own time changes with the rank and with time. Seconds, samples.
 """
 
+import ctypes
 import faulthandler
 import json
 import os
@@ -25,6 +26,7 @@ from lbbsp.adapters.pytorch import balance
 
 WIDTH = 5
 RATE = 0.05
+PR_SET_PDEATHSIG = 1
 TAIL_S = 0.004
 """An optimizer's time."""
 
@@ -79,6 +81,11 @@ class Table(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
         return self.inputs[index], self.targets[index], index
 
 
+def end_with_the_rank(worker: int) -> None:
+    """A loader worker holds its rank's sockets, and looks for its rank only each 5 s: torchrun would wait as long."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def network(program: Program) -> nn.Module:
     """The same at each start."""
     torch.manual_seed(program.seed)
@@ -131,7 +138,8 @@ class Loop:
         self.raw = network(program)
         self.sampler = DistributedSampler(data)
         loader = DataLoader(
-            data, program.local_batch, sampler=self.sampler, num_workers=program.loader_workers
+            data, program.local_batch, sampler=self.sampler, num_workers=program.loader_workers,
+            worker_init_fn=end_with_the_rank if program.loader_workers else None,
         )  # fmt: skip
         self.model, self.loader = balance(
             DistributedDataParallel(self.raw), loader, min_samples=program.min_samples
