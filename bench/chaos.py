@@ -231,6 +231,7 @@ def main() -> None:
     parser.add_argument("--timeout-s", type=float, default=60.0, help="a schedule that takes longer hangs")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left of the job under way
     seeds = list(range(arguments.seed, arguments.seed + arguments.schedules))
     result = chaos(seeds, arguments.timeout_s, _tell)
     for name, value in result.items():

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -21,6 +21,8 @@ SIGNALS = ("manager_kill", "manager_stop", "rank_stop", "rank_kill")
 LINKS = tuple(f"link_{kind}" for kind in proxy.KINDS)
 FIRST, LAST = 0.15, 0.7
 """Shares of the job's steps between which faults begin."""
+CLAIMS = 0.3
+"""Share of the jobs whose ranks claim a part of each iteration."""
 SETTLE_S = 1.0
 """After a fault: reconnects come 0.5 s apart at most, hellos after 0.2 s."""
 
@@ -63,7 +65,8 @@ class Schedule:
         kinds = [random.choice(SIGNALS[:3]), random.choice(LINKS), random.choice(LINKS + SIGNALS[:3])]
         if random.random() < 0.6:
             kinds += ["rank_kill"] * random.choice([1, 1, 1, 2])
-        return Schedule(program, tuple(_fault(random, kind, program.steps) for kind in kinds))
+        faults = tuple(_fault(random, kind, program.steps) for kind in kinds)
+        return Schedule(replace(program, claims=random.random() < CLAIMS), faults)
 
 
 def _fault(random: Random, kind: str, steps: int) -> Fault:

@@ -4,6 +4,7 @@ Run by torchrun with --run-path. Each rank writes lines as it goes: where it beg
 optimizer saw, the weights at the end. Own time changes with the rank and with time. Seconds, samples.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import json
@@ -45,6 +46,7 @@ class Program:
     """Steps between checkpoints."""
     loader_workers: int = 0
     min_samples: int = 1
+    claims: bool = False
     sample_s: float = 0.0008
 
     @property
@@ -142,7 +144,7 @@ class Loop:
             worker_init_fn=end_with_the_rank if program.loader_workers else None,
         )  # fmt: skip
         self.model, self.loader = balance(
-            DistributedDataParallel(self.raw), loader, min_samples=program.min_samples
+            DistributedDataParallel(self.raw), loader, min_samples=program.min_samples, claims=program.claims
         )  # fmt: skip
         self.optimizer = torch.optim.SGD(self.raw.parameters(), lr=RATE, momentum=0.9)
         self.step, self.epoch = 0, 0
@@ -164,29 +166,27 @@ class Loop:
     def one_epoch(self) -> None:
         """Draws up to the epoch's end, or the job's."""
         within = 0
-        for inputs, targets, indices in self.loader:
-            in_force = self.loader.balancer.follower.in_force
-            self.lines.write(
-                step=self.step, draw=within, epoch=self.epoch, indices=indices.tolist(),
-                sizes=in_force.sizes.tolist(), based_on=in_force.based_on_iteration,
-            )  # fmt: skip
+        for batch in self.loader:
+            self.draw_told(within)
             within += 1
             last = within == self.program.draws
-            self.pace.work(len(inputs))
-            self.backward(inputs, targets, last)
+            with contextlib.nullcontext() if last else self.model.no_sync():
+                for inputs, targets, indices in batch if self.program.claims else (batch,):
+                    self.lines.write(step=self.step, draw=within - 1, indices=indices.tolist())
+                    self.pace.work(len(inputs))
+                    (loss_of(self.model(inputs), targets) / self.program.draws).backward()
             if last:
                 within = 0
                 self.update()
                 if self.step >= self.program.steps:
                     return
 
-    def backward(self, inputs: torch.Tensor, targets: torch.Tensor, last: bool) -> None:
-        """Gradients of one draw; reduced with the last of a step."""
-        if last:
-            (loss_of(self.model(inputs), targets) / self.program.draws).backward()
-            return
-        with self.model.no_sync():
-            (loss_of(self.model(inputs), targets) / self.program.draws).backward()
+    def draw_told(self, within: int) -> None:
+        """Write which sizes this draw of the step has."""
+        in_force = self.loader.balancer.follower.in_force
+        self.lines.write(
+            step=self.step, draw=within, sizes=in_force.sizes.tolist(), based_on=in_force.based_on_iteration
+        )  # fmt: skip
 
     def update(self) -> None:
         """One step of the optimizer; then, now and then, a checkpoint."""

@@ -36,8 +36,10 @@ class Life:
         """One of its lines."""
         if "begun" in row:
             self.begun, self.incarnation, self.first_s = row["begun"], row["incarnation"], row["at_s"]
+        elif "sizes" in row:
+            self.draws[row["step"], row["draw"]] = row | {"indices": []}
         elif "indices" in row:
-            self.draws[row["step"], row["draw"]] = row
+            self.draws[row["step"], row["draw"]]["indices"] += row["indices"]
         elif "gradient" in row:
             self.gradients[row["step"]] = row["gradient"]
         else:
@@ -93,7 +95,7 @@ def judge(program: Program, found: list[Life]) -> Counter[str]:
             taken = [index for row in rows if row for index in row["indices"]]
             counts["lost"] += len(set(samples) - set(taken))
             seen.setdefault(epoch, Counter()).update(taken)
-            counts["unequal_plans"] += not alike(rows, program.global_batch, len(samples))
+            counts["unequal_plans"] += not alike(rows, program, len(samples))
             counts["plan_changes"] += bool(rows[0] and before and rows[0]["sizes"] != before)
             before = rows[0]["sizes"] if rows[0] else before
             batches.append(samples)
@@ -104,14 +106,17 @@ def judge(program: Program, found: list[Life]) -> Counter[str]:
     return counts
 
 
-def alike(rows: list[dict[str, Any] | None], whole: int, there: int) -> bool:
-    """Whether all ranks were there with one plan that gives out the whole batch; at an epoch's end a shorter one."""
+def alike(rows: list[dict[str, Any] | None], program: Program, there: int) -> bool:
+    """Whether all ranks were there with one plan that gives out the whole batch.
+
+    Where they claim, and at an epoch's end, where the batch is short, they may take other parts than planned.
+    """
     if any(row is None for row in rows):
         return False
     plans = [row["sizes"] for row in rows if row]
     taken = [len(row["indices"]) for row in rows if row]
-    planned = plans[0] == plans[1] and sum(plans[0]) == whole and sum(taken) == there
-    return planned and (there < whole or taken == plans[0])
+    planned = plans[0] == plans[1] and sum(plans[0]) == program.global_batch and sum(taken) == there
+    return planned and (program.claims or there < program.global_batch or taken == plans[0])
 
 
 class Single:

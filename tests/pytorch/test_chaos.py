@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,8 +57,8 @@ def played():
     return found
 
 
-def counted(found):
-    counts = chaos_path.judge(PROGRAM, found)
+def counted(found, program=PROGRAM):
+    counts = chaos_path.judge(program, found)
     return {name: counts[name] for name in ("lost", "repeated", "unequal_plans", "wrong_gradients")}
 
 
@@ -93,6 +94,16 @@ def test_plans_that_differ_count():
     assert counted(found) == NONE | {"unequal_plans": 2}
 
 
+def test_parts_other_than_planned_count_unless_ranks_claim_them():
+    found = played()
+    for life in found:
+        for row in life.draws.values():
+            row["sizes"] = [8, 8]
+    whole = PROGRAM.samples // PROGRAM.global_batch * 2
+    assert counted(found) == NONE | {"unequal_plans": whole}
+    assert counted(found, replace(PROGRAM, claims=True)) == NONE
+
+
 def test_a_wrong_gradient_of_any_rank_counts_and_so_do_other_weights():
     found = played()
     found[1].gradients[5][3] += 1e-8
@@ -113,3 +124,4 @@ def test_a_seed_is_a_schedule_and_all_kinds_come_up():
     assert schedules == [chaos_faults.Schedule.of(seed) for seed in range(100)]
     kinds = {fault.kind for schedule in schedules for fault in schedule.faults}
     assert kinds == {*chaos_faults.SIGNALS, *chaos_faults.LINKS}
+    assert 15 < sum(schedule.program.claims for schedule in schedules) < 50
