@@ -19,10 +19,15 @@ from harness import ManagerProcess
 
 SIGNALS = ("manager_kill", "manager_stop", "rank_stop", "rank_kill")
 LINKS = tuple(f"link_{kind}" for kind in proxy.KINDS)
+SILENT = ("link_cut", "link_held", "link_held_up", "link_held_down", "link_half_open", "manager_stop", "rank_stop")
 FIRST, LAST = 0.15, 0.7
 """Shares of the job's steps between which faults begin."""
 CLAIMS = 0.3
 """Share of the jobs whose ranks claim a part of each iteration."""
+NEVER_THERE = 0.1
+"""Share of the jobs that begin without a manager."""
+LASTING, LASTING_S = 25, (5.5, 8.0)
+"""Each so many schedules a fault lasts so long; a peer that is silent for 5 s is hung up on."""
 SETTLE_S = 1.0
 """After a fault: reconnects come 0.5 s apart at most, hellos after 0.2 s."""
 
@@ -66,7 +71,17 @@ class Schedule:
         if random.random() < 0.6:
             kinds += ["rank_kill"] * random.choice([1, 1, 1, 2])
         faults = tuple(_fault(random, kind, program.steps) for kind in kinds)
-        return Schedule(replace(program, claims=random.random() < CLAIMS), faults)
+        program = replace(program, claims=random.random() < CLAIMS)
+        if random.random() < NEVER_THERE:
+            faults = (replace(faults[0], kind="manager_kill", step=-1, lasts_s=random.uniform(1.5, 3.0)), *faults)
+        return _lasting(random, program, faults) if seed % LASTING == LASTING - 1 else Schedule(program, faults)
+
+
+def _lasting(random: Random, program: Program, faults: tuple[Fault, ...]) -> Schedule:
+    """The same after a fault that outlasts ZeroMQ's patience with a silent peer."""
+    first = replace(faults[0], kind=random.choice(SILENT), step=program.steps // 8, lasts_s=random.uniform(*LASTING_S))
+    later = (replace(fault, step=fault.step + 3 * program.steps) for fault in faults)
+    return Schedule(replace(program, steps=5 * program.steps), (first, *later))
 
 
 def _fault(random: Random, kind: str, steps: int) -> Fault:
@@ -99,6 +114,8 @@ class Injector:
         self._threads: list[threading.Thread] = []
         self._turns = {kind: threading.Lock() for kind in ("manager", "rank", "link")}
         self.hits: list[Hit] = []
+        self.failures = 0
+        """Managers that did not come up or did not stay."""
 
     def at(self, step: int) -> None:
         """The job has come to this step."""
@@ -108,9 +125,11 @@ class Injector:
             self._threads.append(thread)
 
     def join(self) -> None:
-        """Until all that began has ended."""
+        """Until all that began has ended; then the manager ends, too."""
         for thread in self._threads:
             thread.join()
+        self.failures += self.manager.process.poll() is not None
+        self.manager.stop()
 
     def _befall(self, fault: Fault) -> None:
         target, _, what = fault.kind.partition("_")
@@ -129,7 +148,8 @@ class Injector:
             self.manager.send(signal.SIGCONT)
             return self.manager.process.poll() is None
         killed = self.manager.stop(signal.SIGKILL) == -signal.SIGKILL
-        time.sleep(fault.lasts_s / 2)
+        self.failures += not killed
+        time.sleep(fault.lasts_s)
         self.manager = started(self._folder, int(self.manager.address.rpartition(":")[2]))
         return killed
 

@@ -124,4 +124,6 @@ def test_a_seed_is_a_schedule_and_all_kinds_come_up():
     assert schedules == [chaos_faults.Schedule.of(seed) for seed in range(100)]
     kinds = {fault.kind for schedule in schedules for fault in schedule.faults}
     assert kinds == {*chaos_faults.SIGNALS, *chaos_faults.LINKS}
+    assert sum(fault.step < 0 for schedule in schedules for fault in schedule.faults) > 3
+    assert sum(fault.lasts_s > 5.5 for schedule in schedules for fault in schedule.faults) == 4
     assert 15 < sum(schedule.program.claims for schedule in schedules) < 50
