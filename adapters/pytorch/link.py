@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from lbbsp.worker.roaming import roaming
+from lbbsp.prompt import prompt_threads
 from lbbsp.worker.vector import IntArray, payload_length
 
 FEW = 16
@@ -112,7 +112,7 @@ class Control:
 
 
 def _cpu_group(ranks: list[int], timeout: timedelta) -> dist.ProcessGroup:
-    with roaming():
+    with prompt_threads():
         group = dist.new_group(ranks, timeout=timeout, backend="gloo", use_local_synchronization=True)
     if not isinstance(group, dist.ProcessGroup):
         raise RuntimeError(f"this process is none of the ranks {ranks} of the model's process group")

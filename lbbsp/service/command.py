@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from lbbsp.errors import ConfigError, ServiceError
+from lbbsp.prompt import be_prompt
 from lbbsp.protocol import EmbeddedOrders, EmbeddedReady
 from lbbsp.service import logs
 from lbbsp.service.admission import Admission
@@ -106,6 +107,7 @@ def serve(settings: Config, embedded: bool = False) -> None:
     recorder = _recorder(settings, table)
     daemon = Daemon(options, table, recorder, keeper=keeper)
     metrics = _metrics(settings, daemon, embedded)
+    be_prompt()
     gc.freeze()  # what is imported by now stays: no collection need look at it again
     try:
         _announce(daemon.address, embedded)

@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from lbbsp.errors import ConfigError
-from lbbsp.worker.roaming import roaming
+from lbbsp.prompt import prompt_threads
 
 MAX_FRAME_BYTES = 2 * 2**20
 """A plan for 65,536 ranks fits."""
@@ -42,7 +42,7 @@ def open_line(address: str, curve: CurveKeys | None) -> tuple[zmq.Context[zmq.So
         ConfigError: the address is no address.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with roaming():  # ZeroMQ makes its threads with the first socket
+    with prompt_threads():  # ZeroMQ makes its threads with the first socket
         socket = context.socket(zmq.DEALER)
     try:
         _configure(socket, curve)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lbbsp.errors import ServiceError
+from lbbsp.prompt import prompt_threads
 from lbbsp.protocol import Hello
 from lbbsp.worker import embedded
 from lbbsp.worker.channel import Channel, Link, Receiver
@@ -24,7 +25,6 @@ from lbbsp.worker.journals import journal_of
 from lbbsp.worker.keyfile import client_curve
 from lbbsp.worker.owntime import Marks, OwnTime
 from lbbsp.worker.relay import Relay
-from lbbsp.worker.roaming import roaming
 from lbbsp.worker.sensors import Sensors, Source, machine_sources
 from lbbsp.worker.terms import Offer, Terms, hello
 from lbbsp.worker.vector import Vector
@@ -97,7 +97,7 @@ class Session:
         self.client.pump()
         if isinstance(self.channel, Relay):
             hold_while_forking(self.channel)
-            with roaming():
+            with prompt_threads():
                 self.channel.start()
 
     @property

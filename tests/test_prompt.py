@@ -1,0 +1,69 @@
+"""Helper threads with short slices: what begins inside gets them, what was there before does not."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from lbbsp.prompt import SLICE_NS, be_prompt, prompt_threads
+from lbbsp.worker.line import open_line
+
+KERNEL = tuple(int(part) for part in os.uname().release.split(".")[:2]) if sys.platform == "linux" else (0, 0)
+pytestmark = pytest.mark.skipif(
+    KERNEL < (6, 12) or not Path("/proc/self/sched").exists(),
+    reason="this kernel has no slices to ask for, or hides them",
+)
+
+
+def slice_ns(thread: int) -> int:
+    lines = Path(f"/proc/self/task/{thread}/sched").read_text().splitlines()
+    return int(next(line.split(":")[1] for line in lines if line.startswith("se.slice")))
+
+
+def mine() -> int:
+    return threading.get_native_id()
+
+
+def test_threads_begun_inside_get_short_slices_and_this_one_does_not():
+    before, done = slice_ns(mine()), threading.Event()
+    thread = threading.Thread(target=done.wait)
+    with prompt_threads():
+        thread.start()
+    try:
+        assert slice_ns(thread.native_id) == SLICE_NS < before
+        assert slice_ns(mine()) == before
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_line_to_the_manager_is_prompt():
+    before = set(os.listdir("/proc/self/task"))
+    context, _ = open_line("tcp://127.0.0.1:1", None)
+    try:
+        made = set(os.listdir("/proc/self/task")) - before
+        assert made
+        assert {slice_ns(int(thread)) for thread in made} == {SLICE_NS}
+    finally:
+        context.destroy(linger=0)
+
+
+def test_nice_and_policy_stay_as_they_were():
+    script = (
+        "import os; from lbbsp.prompt import be_prompt; os.nice(3); be_prompt(); "
+        "print(os.nice(0), os.sched_getscheduler(0))"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["3", str(os.SCHED_OTHER)]
+
+
+def test_a_process_becomes_prompt_whole():
+    script = (
+        "from lbbsp.prompt import be_prompt; be_prompt(); "
+        "print([line.split(':')[1] for line in open('/proc/self/sched') if line.startswith('se.slice')][0])"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert int(said) == SLICE_NS
