@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lbbsp.prompt import SLICE_NS, be_prompt, prompt_threads
+from lbbsp.prompt import SLICE_NS, prompt_threads
 from lbbsp.worker.line import open_line
 
 KERNEL = tuple(int(part) for part in os.uname().release.split(".")[:2]) if sys.platform == "linux" else (0, 0)
