@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 READ_EVERY = 10
 """Iterations between readings of what is free: the driver is asked."""
-RESTART_SHARE = 0.8
+RESTART_SHARE = 0.7
 """Of the largest batch that has worked: the bound of a restart, since another crash costs more than slack."""
 CPU_MESSAGE = "DefaultCPUAllocator: can't allocate memory"
 

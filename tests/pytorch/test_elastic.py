@@ -195,6 +195,7 @@ def test_manager_and_worker_are_killed_together(tmp_path, manager, agents):
     again.stop()
 
 
+@pytest.mark.slow
 def test_the_world_shrinks_and_grows_and_only_the_devices_that_stay_are_known(tmp_path, manager, agents):
     """Two machines of one run: two ranks and one; the second is lost, and comes back."""
     rendezvous = (
