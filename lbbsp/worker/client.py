@@ -111,12 +111,16 @@ class Client:
     def report(self, report: Report) -> None:
         """Send one report. Never blocks or raises; unsent reports are counted.
 
-        Takes in what has come too, where nobody has in the last PUMP_EVERY_S or the report could not be sent.
+        Takes in what has come too: while no manager has welcomed us, where nobody has in the last PUMP_EVERY_S, and
+        where the report could not be sent.
         """
         self._newest_reported = max(self._newest_reported, report.iteration)
-        sent = self._up and self._greeted and self.refused is None and self._send(report)
-        self.dropped += not sent
-        if not sent or self._clock() >= self._pump_due_s:
+        if not self._welcomed or self._clock() >= self._pump_due_s:
+            self.pump()
+        if self._up and self._greeted and self.refused is None and self._send(report):
+            return
+        self.dropped += 1
+        if self._welcomed:
             self.pump()
 
     def pump(self, timeout_s: float = 0.0) -> None:
