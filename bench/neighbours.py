@@ -86,10 +86,13 @@ class Neighbours:
         self._processes: list[subprocess.Popen[str]] = []
 
     def start(self) -> None:
-        """Start all; their time begins when they have read their plan."""
+        """Start all; their time begins when they have read their plan.
+
+        Each in a session of its own: all of one session together may get no more of a core than one rank does.
+        """
         for _ in self._plans:
             command = [sys.executable, __file__, str(self._core)]
-            self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
+            self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True))
         for process, plan in zip(self._processes, self._plans, strict=True):
             process.stdin.write(json.dumps(plan))
             process.stdin.close()

@@ -44,12 +44,16 @@ def launch(script: str, ranks: int, arguments: list[str], timeout_s: float) -> N
 
 
 def join(core_of: dict[int, int] | None = None) -> int:
-    """Enter the job: gloo, one thread, a core of its own; the rank."""
+    """Enter the job: gloo, one thread, a core of its own; the rank.
+
+    Pinned before anything makes threads: Linux gives a session with threads on several cores (autogroup) more of each
+    than its neighbours there.
+    """
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank = int(os.environ["RANK"])
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {core_of[rank] if core_of else cores[rank % len(cores)]})
+    dist.init_process_group("gloo")
     torch.manual_seed(0)
     return rank
 
