@@ -16,6 +16,9 @@ BACK_OFF = 0.9
 """After a failure at x: this share of it, or the largest size that has worked where that is more."""
 MORE_FREE = 1.1
 """A ceiling is lifted by so many times the budget at which it was found."""
+PROBE_SHARE = 0.5
+"""Of the margin stays free where one sample more is tried, so that small batches tell their fixed part: while it is
+not known, the whole peak counts as per sample, and the true peak is below that."""
 SIZES_APART = 1.15
 """Two sizes tell a slope where the larger is so many times the smaller."""
 
@@ -85,6 +88,10 @@ class MemoryModel:
             return self._most
         fixed, per_sample = self._line()
         fits = (self.budget_bytes * (1.0 - self._margin) - fixed) / per_sample if per_sample > 0 else math.inf
+        one_more = self._high[0] + 1
+        probed = per_sample * one_more <= self.budget_bytes * (1.0 - PROBE_SHARE * self._margin)
+        if probed and not self._apart():
+            fits = max(fits, one_more)
         return int(min(fits, MOST_GROWTH * max(self.proven_samples, self._high[0]), self._most))
 
     def _line(self) -> tuple[float, float]:
@@ -92,10 +99,16 @@ class MemoryModel:
         if self._high is None or self._low is None:
             return 0.0, 0.0
         (few, low), (many, high) = self._low, self._high
-        if many < SIZES_APART * few or not high - low > 0:
+        if not self._apart():
             return 0.0, high / many
         per_sample = min((high - low) / (many - few), high / many)
         return high - per_sample * many, per_sample
+
+    def _apart(self) -> bool:
+        """Whether two sizes tell a slope."""
+        if self._high is None or self._low is None:
+            return False
+        return self._high[0] >= SIZES_APART * self._low[0] and self._high[1] > self._low[1]
 
     def _by_ceiling(self) -> int:
         if self._ceiling is None:
