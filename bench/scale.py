@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,15 +59,17 @@ def report(load: Load, rank: int, iteration: int, noise: float) -> Report:
 
 
 class Ranks:
-    """Some ranks of a job in one process."""
+    """Some ranks of a job in one process; `greet` makes what each says at first."""
 
-    def __init__(self, address: str, load: Load, ranks: range) -> None:
+    def __init__(
+        self, address: str, load: Load, ranks: range, greet: Callable[[Load, int], Hello] | None = None
+    ) -> None:
         self._load, self._ranks = load, ranks
         self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, len(ranks) + 16)
         self._sockets = {rank: self._connect(address) for rank in ranks}
         for rank in ranks:
-            self._send(rank, hello(load, rank))
+            self._send(rank, (greet or hello)(load, rank))
         for rank in ranks:
             self._sockets[rank].poll(60_000)
             self._sockets[rank].recv()
@@ -82,7 +84,7 @@ class Ranks:
                 _sleep_until(start_s + at_s)
                 self._send(rank, report(self._load, rank, iteration, noise))
             if 0 in self._ranks:
-                latencies_s.append(self._plan(iteration, start_s + self._load.spread_s))
+                latencies_s.append(self.plan(iteration, start_s + self._load.spread_s))
         return latencies_s
 
     def _order(self, rng: np.random.Generator) -> Iterator[tuple[int, float, float]]:
@@ -93,7 +95,7 @@ class Ranks:
         if 0 in self._ranks:
             yield 0, self._load.spread_s, float(noise[-1])
 
-    def _plan(self, iteration: int, sent_s: float) -> float:
+    def plan(self, iteration: int, sent_s: float = 0.0) -> float:
         """Wait for the plan that is based on this iteration."""
         sent_s = max(sent_s, self._sent_s)
         while self._sockets[0].poll(30_000):
@@ -108,9 +110,13 @@ class Ranks:
         socket.connect(address)
         return socket
 
-    def _send(self, rank: int, message: Message) -> None:
+    def send(self, rank: int, frame: bytes) -> None:
+        """One rank's frame."""
         self._sent_s = time.perf_counter()
-        self._sockets[rank].send(encode(message))
+        self._sockets[rank].send(frame)
+
+    def _send(self, rank: int, message: Message) -> None:
+        self.send(rank, encode(message))
 
     def close(self) -> None:
         """Hang up."""
@@ -151,10 +157,10 @@ def client_alone(address: str, load: Load, rank: int, ready: Any, go: Any, out: 
 
 
 class Manager:
-    """A manager's process."""
+    """A manager's process; further arguments of its command line."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "lbbsp", "manager", "--bind", "tcp://127.0.0.1:0"]
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "lbbsp", "manager", "--bind", "tcp://127.0.0.1:0", *arguments]
         self._child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         line = ""
         while "listening on " not in line:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lbbsp.core import causes
 from lbbsp.core.causes import Cause, Diagnosis
-from lbbsp.core.detectors import make
+from lbbsp.core.detectors import DEFAULT, make
 from lbbsp.core.events import Change, Event, Straggler
 from lbbsp.core.flags import LASTING, Flags
 from lbbsp.core.profiles import Profiles
@@ -21,9 +21,8 @@ from lbbsp.errors import ConfigError
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-__all__ = ["Change", "Event", "Straggler", "Stragglers"]
+__all__ = ["DEFAULT", "Change", "Event", "Straggler", "Stragglers"]
 
-DEFAULT = ("history",)
 SILENT, NETWORK = "silent", "network"
 """Found apart from the registry: by the manager's clock, and by waits."""
 FRESH = 5
@@ -41,7 +40,8 @@ class Stragglers:
     Args:
         ranks: of the job.
         sensors: names, in the order of readings.
-        detectors: names in the registry; a rank is flagged while any of them flags it.
+        detectors: names in the registry; a rank is flagged while any of them flags it. Without any, only who is
+            silent is flagged.
 
     Raises:
         ConfigError: unknown detector.
@@ -62,6 +62,11 @@ class Stragglers:
         """The newest iteration that was seen."""
         self.forecast_error: Array = np.full(ranks, np.nan)
         """Recent mean error of forecasts, as a share."""
+
+    @property
+    def watches(self) -> bool:
+        """Whether iterations are looked at."""
+        return bool(self._detectors)
 
     def adjust(self, detector: str, **options: float) -> None:
         """Change a detector's thresholds from the next iteration on.
@@ -84,6 +89,8 @@ class Stragglers:
     def see(self, sight: Sight) -> list[Event]:
         """Take one closed iteration; what changed."""
         self.iteration, self.newest = sight.iteration, sight
+        if not self.watches:
+            return []
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             judged = {name: detector.judge(sight) for name, detector in self._detectors.items()}
             for name, judgement in judged.items():

@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from lbbsp.core.detectors import chosen
 from lbbsp.errors import ConfigError, ServiceError
 from lbbsp.prompt import be_prompt
 from lbbsp.protocol import EmbeddedOrders, EmbeddedReady
@@ -48,6 +49,10 @@ def command(
     predictor: Annotated[str | None, typer.Option(help=f"What forecasts speeds. Default {DEFAULT.predictor}.")] = None,
     rule: Annotated[
         str | None, typer.Option(help="Sizes by: auto (default), speed, adaptive, leader-straggler, linear.")
+    ] = None,
+    detectors: Annotated[
+        str | None,
+        typer.Option(help=f"What finds slow ranks: history,robust; none. Default {DEFAULT.detectors}."),
     ] = None,
     on_straggler: Annotated[
         str | None, typer.Option(help="Command to run when a rank is flagged as slow and when it is not any more.")
@@ -102,7 +107,7 @@ def serve(settings: Config, embedded: bool = False) -> None:
         1 if settings.record else sensors_every(settings.predictor),
         Admission(settings.max_jobs, settings.max_ranks),
     )
-    table.forget_after_s = settings.forget_after_s
+    table.forget_after_s, table.detectors = settings.forget_after_s, chosen(settings.detectors)
     keeper = _keeper(settings, table, embedded)
     recorder = _recorder(settings, table)
     daemon = Daemon(options, table, recorder, keeper=keeper)

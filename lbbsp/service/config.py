@@ -47,6 +47,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     predictor: str = "ema"
     rule: str = "auto"
+    detectors: str = "history"
+    """Of slow ranks: names with commas between, or none."""
     on_straggler: str = ""
     metrics: str = ""
     """HOST:PORT; empty: no metrics."""

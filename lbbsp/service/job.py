@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from lbbsp.core.detectors import DEFAULT
 from lbbsp.core.manager import BatchSizeManager, JobSpec
 from lbbsp.core.rules import choose
 from lbbsp.errors import BoundsError
@@ -63,17 +64,18 @@ class Job:
         sensors_every: iterations between readings of sensors that ranks are asked for.
         past: what is left of it from before, in a journal or from a moment ago.
         first_version: plans count from here where the past tells nothing higher.
+        detectors: of slow ranks, by name.
     """
 
     def __init__(
         self, name: str, make_sizer: MakeSizer, now_s: float, sensors_every: int = 1, past: PastJob | None = None,
-        first_version: int = 0,
+        first_version: int = 0, detectors: tuple[str, ...] = DEFAULT,
     ) -> None:  # fmt: skip
         self.name = name
         self.live: Live | None = None
         self.heard_s = now_s
         self._make_sizer = make_sizer
-        self._sensors_every = sensors_every
+        self._sensors_every, self._detectors = sensors_every, detectors
         self._rosters: dict[str, Roster] = {}
         self._before = past
         """What is left of the incarnation before the one to come; None where that one runs, or there is none."""
@@ -158,7 +160,7 @@ class Job:
         elif self._before is not None:
             self._recall(self._before, roster, sizer)
         self._before = None
-        self.live = Live(roster, sizer, now_s, self._version)
+        self.live = Live(roster, sizer, now_s, self._version, self._detectors)
         log.info("job %r starts: %s", self.name, _describe(rank_0, spec))
         return []
 

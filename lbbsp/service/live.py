@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbbsp.core.manager import MOST_BEHIND, BatchSizeManager, Closed, JobStats, PlanMade, RejectedReport
-from lbbsp.core.stragglers import Event, Stragglers
+from lbbsp.core.stragglers import DEFAULT, Event, Stragglers
 from lbbsp.protocol import Hello, Plan, Report
 from lbbsp.service.roster import Roster
 from lbbsp.service.silence import Silence
@@ -27,9 +27,13 @@ class Live:
         sizer: decides the sizes.
         now_s: the manager's clock.
         version: plans count on from here.
+        detectors: of slow ranks, by name.
     """
 
-    def __init__(self, roster: Roster, sizer: BatchSizeManager, now_s: float, version: int = 0) -> None:
+    def __init__(
+        self, roster: Roster, sizer: BatchSizeManager, now_s: float, version: int = 0,
+        detectors: tuple[str, ...] = DEFAULT,
+    ) -> None:  # fmt: skip
         self.hello: Hello = roster.hellos[0]
         self.hellos = tuple(roster.hellos[rank] for rank in range(self.hello.world_size))
         """As this incarnation began, in order of rank."""
@@ -41,12 +45,14 @@ class Live:
         self.started_s = now_s
         self.newest_iteration = -1
         self.machines = tuple(roster.hellos[rank].machine for rank in range(self.hello.world_size))
-        self.stragglers = Stragglers(self.hello.world_size, self.hello.sensors)
+        self.stragglers = Stragglers(self.hello.world_size, self.hello.sensors, detectors)
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         """Of stragglers, not told yet."""
         self._input_s = np.zeros(self.hello.world_size)
         self._cost = np.full(self.hello.world_size, np.nan)
-        self._unseen: deque[tuple[Closed, Array, Array]] = deque(maxlen=2 * MOST_BEHIND)
+        self._unseen: deque[tuple[Closed, Array, Array]] = deque(
+            maxlen=2 * MOST_BEHIND if self.stragglers.watches else 1
+        )
         self._roster = roster
         self._columns = {
             rank: _columns(self.hello.sensors, hello.sensors)
@@ -91,7 +97,8 @@ class Live:
             self._unseen.append((closed, self._input_s.copy(), self._cost.copy()))
         if self.sizer.due:
             self.sizer.catch_up()
-            self.see()
+            if self.stragglers.watches:
+                self.see()
 
     def see(self) -> None:
         """Look for stragglers in the iterations that have closed since the last look."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from lbbsp.core.detectors import DEFAULT
 from lbbsp.core.manager import RejectedReport
 from lbbsp.protocol import (
     PROTOCOL,
@@ -73,6 +74,8 @@ class JobTable:
         self.first_version = 0
         """Plans of jobs that nothing is known of count from here: beyond all of earlier runs of the manager."""
         self.forget_after_s = FORGET_AFTER_S
+        self.detectors = DEFAULT
+        """Of slow ranks, by name, in jobs to come."""
         self.tap: Callable[[Live, Report, float], None] | None = None
         """Hears of each report that a running job took, with the time: a recorder."""
         self._make_sizer = make_sizer
@@ -178,8 +181,9 @@ class JobTable:
         job = self.jobs.get(hello.job)
         if job is None:
             job = self.jobs[hello.job] = Job(
-                hello.job, self._make_sizer, now_s, self._sensors_every, self.past.take(hello.job), self.first_version
-            )
+                hello.job, self._make_sizer, now_s, self._sensors_every, self.past.take(hello.job), self.first_version,
+                self.detectors,
+            )  # fmt: skip
             self._admission.opened(hello.job, opener)
         before = job.live
         replies = job.hello(hello, peer, now_s)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_jobs import Job, sight
 
-from lbbsp.core.detectors import DETECTORS, make
+from lbbsp.core.detectors import DEFAULT, DETECTORS, chosen, make
 from lbbsp.core.flags import LASTING
 from lbbsp.core.job import JobSpec
 from lbbsp.core.manager import BatchSizeManager
@@ -128,6 +128,25 @@ def test_unknown_names_are_named():
         Stragglers(2, detectors=("x",))
     with pytest.raises(ConfigError, match="no detector 'robust' here"):
         Stragglers(2).adjust("robust", ratio=2.0)
+
+
+def test_detectors_are_chosen_by_text_and_unknown_ones_are_named():
+    assert chosen("history") == DEFAULT
+    assert chosen(" robust, history,robust") == ("robust", "history")
+    assert chosen("none") == ()
+    for text in ("robust,x", "none,robust", "", ","):
+        with pytest.raises(ConfigError, match="known: forecast"):
+            chosen(text)
+
+
+def test_without_detectors_only_silence_is_flagged_and_the_newest_iteration_is_still_shown():
+    job = Job(detectors=()).run(60)
+    assert job.slow(2, 3.0).run(20).events == []
+    assert job.watcher.newest.iteration == 79
+    assert job.watcher.given_more() == {}
+    silent = np.arange(6) == 4
+    (event,) = job.watcher.hear(silent, np.where(silent, 7.0, 0.1))
+    assert (event.rank, event.diagnosis.cause) == (4, "no reports")
 
 
 def test_silence_is_flagged_and_cleared():

@@ -13,6 +13,7 @@ from lbbsp.service.config import FIELDS, FILE, PREFIX, Config, gather
 OTHER = {
     "bind": "tcp://127.0.0.1:1", "predictor": "last", "rule": "speed", "max_jobs": 7, "max_ranks": 8, "max_rate": 90,
     "log_level": "error", "log_format": "json", "insecure": True, "keys": "k", "metrics": "h:1", "on_straggler": "x",
+    "detectors": "robust",
 }  # fmt: skip
 """A value that is not the default."""
 

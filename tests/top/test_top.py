@@ -22,10 +22,10 @@ from lbbsp.top.stragglers import figures, lines, thresholds
 RANKS = 5
 
 
-@pytest.fixture
-def table():
+def job_of(*detectors):
     """A job of which rank 3 becomes twice as slow at iteration 40."""
     made = JobTable(sizer_maker("ema"))
+    made.detectors = detectors
     for rank in range(RANKS):
         hello = Hello(
             job="j", incarnation="i", rank=rank, world_size=RANKS, global_batch=160, min_samples=1, max_samples=160,
@@ -35,6 +35,11 @@ def table():
     run(made, 0, 40)
     run(made, 40, 20, slow=3)
     return made
+
+
+@pytest.fixture
+def table():
+    return job_of("history")
 
 
 def run(table, first, iterations, slow=-1):
@@ -57,6 +62,16 @@ def test_anybody_who_is_connected_may_look_and_joins_nothing(table):
     (flag,) = (flag for flag in seen.flags if flag.slow)
     assert (flag.rank, flag.since, flag.slowdown) == (3, 40, pytest.approx(2.0, rel=0.01))
     assert sorted(table.jobs["j"].roster("i").peers) == list(range(RANKS))
+
+
+def test_a_manager_s_detectors_are_those_of_its_jobs():
+    (flag,) = (flag for flag in look(job_of("robust", "threshold"), job="j").flags if flag.slow)
+    assert flag.detectors == ("robust", "threshold")
+    without = job_of()
+    Watch(without).look(6.0)
+    seen = look(without, job="j")
+    assert [flag for flag in seen.flags if flag.slow] == []
+    assert seen.own_time_s[3] == pytest.approx(0.2)
 
 
 def test_a_look_at_no_job_names_the_jobs(table):
