@@ -79,6 +79,8 @@ class Report(Message, frozen=True, kw_only=True, tag="report"):
     """Of the samples, those that were this rank's by plan, where it claims; 0 and 0 claimed: it does not ..."""
     claimed: Count = 0
     """... and those that it claimed."""
+    phases_s: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e6)], ...], Meta(max_length=8)] = ()
+    """Of own_time_s: from the draws to the forward passes, forward, backward; empty in iterations not looked at."""
 
 
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):
@@ -107,6 +109,10 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     """The one that is spoken with this rank."""
     sensors_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     """Iterations between readings of sensors that reports are to carry; those between carry none."""
+    lane: Annotated[str, Meta(max_length=64)] = ""
+    """Name of the manager's socket for ranks on its own machine; empty: none."""
+    token: Annotated[bytes, Meta(max_length=64)] = b""
+    """The first packet there, good once."""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):

@@ -70,6 +70,9 @@ def command(
     max_memory_mib: Annotated[
         int | None, typer.Option(help=f"Above it all connections are closed; default {DEFAULT.max_memory_mib}.")
     ] = None,
+    lane: Annotated[
+        bool | None, typer.Option("--lane/--no-lane", help="Ranks on this machine send past ZeroMQ. Default they do.")
+    ] = None,
     journal: Annotated[
         str | None, typer.Option(help="File that keeps what was learnt across restarts. Default none.")
     ] = None,
@@ -171,6 +174,7 @@ def _options(settings: Config) -> ManagerOptions:
         max_rate=settings.max_rate,
         max_memory_mib=settings.max_memory_mib,
         on_straggler=settings.on_straggler,
+        lane=settings.lane,
     )
 
 
@@ -185,7 +189,9 @@ def _embedded_options(settings: Config) -> ManagerOptions:
     orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=EmbeddedOrders)
     guests = Guests(dict.fromkeys(orders.clients, ANYBODY))
     keys = ServerKeys(server_secret=orders.server_secret, guests=guests)
-    return ManagerOptions(bind=settings.bind, keys=keys, max_rate=settings.max_rate, parent=orders.parent)
+    return ManagerOptions(
+        bind=settings.bind, keys=keys, max_rate=settings.max_rate, parent=orders.parent, lane=settings.lane
+    )
 
 
 def _allow_files() -> None:

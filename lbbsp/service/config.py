@@ -61,6 +61,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Messages a second that one connection may send for long."""
     max_memory_mib: Annotated[int, Meta(ge=128)] = 1_024
     """Of the process; above it all connections are closed, and ranks come back by themselves."""
+    lane: bool = True
+    """Ranks on the manager's machine may send past ZeroMQ; false: all use it."""
     journal: str = ""
     """File that keeps what was learnt across restarts; empty: none."""
     forget_after_s: Annotated[float, Meta(gt=0, le=1e9)] = 86_400.0

@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+import msgspec
 import zmq
 
-from lbbsp.protocol import Plan
+from lbbsp.protocol import Plan, Refused, Welcome, encode
 from lbbsp.service.desk import Desk
 from lbbsp.service.figures import Figures, figures
+from lbbsp.service.job import Reply
 from lbbsp.service.keeper import Keeper
+from lbbsp.service.lanes import Lanes, listen
 from lbbsp.service.latency import Latency
 from lbbsp.service.memory import MemoryGuard
 from lbbsp.service.options import ManagerOptions
@@ -67,6 +70,7 @@ class Daemon:
         self._guests = None if options.keys is None else options.keys.guests
         self._doorman = None if self._guests is None else Doorman(self._context, self._guests)
         self._stopped_by: str | None = None
+        self._lanes: Lanes | None = None
         self._wake, self._waker = sockets.socketpair()
         self._latency = Latency()
         self.desk: Desk[Figures] = Desk(self._figures)
@@ -78,8 +82,9 @@ class Daemon:
             self.close()
             raise
         self.address = self._router.address
-        self._memory = MemoryGuard(options.max_memory_mib, self._router.hang_up)
-        self._spare = Spare(table, clock, self._router.waiting)
+        self._lanes = listen() if options.lane else None
+        self._memory = MemoryGuard(options.max_memory_mib, self._hang_up)
+        self._spare = Spare(table, clock, self._waiting)
 
     def run(self) -> str:
         """Serve until a signal or the parent's end; returns which."""
@@ -93,11 +98,13 @@ class Daemon:
                 self._doorman.answer()
             if self.desk.bell.fileno() in ready:
                 self.desk.answer()
+            if self._lanes is not None and self._lanes.fileno() in ready:
+                self._serve_lanes()
             self._serve()
             self._spare.spend()
             now_s = self._clock()
             if self._recorder is not None:
-                self._recorder.spend(now_s, self._router.waiting)
+                self._recorder.spend(now_s, self._waiting)
             if self._keeper is not None:
                 self._keeper.look(now_s)
             if now_s >= tick_due_s:
@@ -121,6 +128,8 @@ class Daemon:
         self.desk.close()
         self._wake.close()
         self._waker.close()
+        if self._lanes is not None:
+            self._lanes.close()
         self._context.destroy(linger=0)
 
     def _serve(self) -> None:
@@ -133,11 +142,45 @@ class Daemon:
                 self._take(incoming)
         self._table.catch_up()
 
+    def _serve_lanes(self) -> None:
+        lanes = self._lanes
+        if lanes is None:
+            return
+        for speaker, frame in lanes.receive():
+            now_s = self._clock()
+            if self._router.allows(speaker.peer, now_s, len(frame)):
+                self._take(Incoming(speaker.peer, frame, now_s, speaker.caller))
+            else:
+                lanes.close_of(speaker.peer)
+
     def _take(self, incoming: Incoming) -> None:
         for reply in self._table.handle(*incoming):
-            self._router.send(reply)
+            self._send(reply, incoming)
             if isinstance(reply[1], Plan):
                 self._latency.add(self._clock() - incoming.at_s)
+
+    def _send(self, reply: Reply, incoming: Incoming) -> None:
+        """By its peer's lane, if it has one; who is welcomed may open one."""
+        peer, message = reply
+        lanes = self._lanes
+        if lanes is None or isinstance(message, Refused):
+            self._router.send(peer, encode(message))
+        elif isinstance(message, Welcome):
+            if peer == incoming.peer:
+                token = lanes.offer(peer, incoming.caller)
+                message = msgspec.structs.replace(message, lane=lanes.name, token=token)
+            self._router.send(peer, encode(message))
+        elif not lanes.send(peer, frame := encode(message)):
+            self._router.send(peer, frame)
+
+    def _waiting(self) -> bool:
+        """Whether a message waits."""
+        return self._router.waiting() or (self._lanes is not None and self._lanes.waiting())
+
+    def _hang_up(self) -> None:
+        if self._lanes is not None:
+            self._lanes.close_all()
+        self._router.hang_up()
 
     def _figures(self) -> Figures:
         return figures(self._table, self._latency, 0 if self._doorman is None else self._doorman.turned_away)
@@ -145,8 +188,8 @@ class Daemon:
     def _look(self, now_s: float) -> bool:
         """What is due once a second; True where there is another socket now."""
         self._watch.look(now_s)
-        if self._guests is not None:
-            self._guests.refresh()
+        if self._guests is not None and self._guests.refresh() and self._lanes is not None:
+            self._lanes.keep(self._guests.knows)
         if self._parent is not None and os.getppid() != self._parent:
             self._stopped_by = "the end of its parent"
         return self._memory.look(now_s)
@@ -156,6 +199,8 @@ class Daemon:
         poller.register(self._router.socket, zmq.POLLIN)
         poller.register(self._wake, zmq.POLLIN)
         poller.register(self.desk.bell, zmq.POLLIN)
+        if self._lanes is not None:
+            poller.register(self._lanes.fileno(), zmq.POLLIN)
         if self._doorman is not None:
             poller.register(self._doorman.socket, zmq.POLLIN)
         return poller

@@ -32,6 +32,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Messages a second that one connection may send for long."""
     max_memory_mib: int = 1_024
     """Above it all connections are closed."""
+    lane: bool = True
+    """Ranks on this machine may send past ZeroMQ."""
     on_straggler: str = ""
     """Command to run when a rank is flagged as slow and when that ends."""
     parent: int | None = None

@@ -13,8 +13,6 @@ from typing import NamedTuple
 import zmq
 
 from lbbsp.errors import ServiceError
-from lbbsp.protocol import encode
-from lbbsp.service.job import Reply
 from lbbsp.service.keys import ANYBODY, Caller
 from lbbsp.service.options import ManagerOptions
 from lbbsp.service.rates import Rates
@@ -85,8 +83,7 @@ class Router:
                 caller = self._guests.get(str(first.get("User-Id")))
         frame = self.socket.recv()
         more = self._drain()
-        if not self._rates.spend(peer, now_s, 1 + more + len(frame) // MESSAGE_BYTES):
-            self._rejections.add("", "too fast", "a peer that sends more than --max-rate a second is hung up on")
+        if not self.allows(peer, now_s, len(frame), 1 + more):
             self._hang_up_on(peer, first, now_s)
             return None
         if more:
@@ -96,6 +93,13 @@ class Router:
             self._rejections.add("", "key taken away", "its key is listed no more")
             return None
         return Incoming(peer, frame, now_s, caller)
+
+    def allows(self, peer: bytes, now_s: float, size_bytes: int, messages: int = 1) -> bool:
+        """Whether this peer may send so much now; where not, that is counted."""
+        if self._rates.spend(peer, now_s, messages + size_bytes // MESSAGE_BYTES):
+            return True
+        self._rejections.add("", "too fast", "a peer that sends more than --max-rate a second is hung up on")
+        return False
 
     def _hang_up_on(self, peer: bytes, first: "zmq.Frame | None", now_s: float) -> None:
         """Once; what it has sent may still come. ZeroMQ can't, so its connection is shut under it.
@@ -117,10 +121,10 @@ class Router:
             with with_us:
                 with_us.shutdown(sockets.SHUT_RDWR)
 
-    def send(self, reply: Reply) -> None:
+    def send(self, peer: bytes, frame: bytes) -> None:
         """Send, or drop where the peer is gone or does not read."""
-        self.socket.send(reply[0], zmq.NOBLOCK | zmq.SNDMORE)
-        self.socket.send(encode(reply[1]), zmq.NOBLOCK)
+        self.socket.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
+        self.socket.send(frame, zmq.NOBLOCK)
 
     def hang_up(self) -> None:
         """Close all connections and what waits in them; listen again at the same address.

@@ -1,8 +1,8 @@
 """A worker's line to the manager: report() and plan(), which never block and never raise into a loop.
 
-Has no thread of its own: one thread at a time calls it. Knows nothing of training or of what a plan is used
-for. While the manager is away reports are dropped, not queued: old news would only delay new. Times in
-seconds.
+Has no thread of its own: one thread at a time calls it. Reports and plans go by the lane where the manager is on this
+machine, all else by ZeroMQ. While the manager is away reports are dropped, not queued: old news would only delay new.
+Knows nothing of training or of what a plan is used for. Times in seconds.
 """
 
 import logging
@@ -26,6 +26,7 @@ from lbbsp.protocol import (
     decode_to_worker,
     encode,
 )
+from lbbsp.worker.lane import Lane, open_lane
 from lbbsp.worker.line import CurveKeys, events, open_line, wait_readable
 
 __all__ = ["Client", "CurveKeys"]
@@ -72,6 +73,7 @@ class Client:
         self.ignored = 0
         """Messages from the manager that were not for us, or not sound."""
         self._context, self.socket = open_line(address, curve)
+        self._lane: Lane | None = None
         self._clock = clock
         self._up = False
         self._said_away = False
@@ -80,6 +82,7 @@ class Client:
 
     def _begin(self, hello: Hello) -> None:
         self._hello = hello
+        self._drop_lane()
         self._plan: Plan | None = None
         self._newest_reported = -1
         self._forget_welcome()
@@ -90,6 +93,11 @@ class Client:
         self._hello_due_s = self._clock()
         self._hello_pause_s = HELLO_EVERY_S[0]
         self.refused = None
+
+    @property
+    def lane(self) -> int:
+        """The descriptor of the lane, for a poller; -1 without one."""
+        return -1 if self._lane is None else self._lane.descriptor
 
     @property
     def away(self) -> bool:
@@ -128,7 +136,7 @@ class Client:
         self._pump_due_s = self._clock() + PUMP_EVERY_S
         try:
             self._watch_line()
-            if timeout_s > 0 and wait_readable(self.socket, timeout_s):
+            if timeout_s > 0 and wait_readable(self.socket, timeout_s, self.lane):
                 self._watch_line()
             self._receive()
             self._greet()
@@ -141,6 +149,7 @@ class Client:
             return
         if self._up and self._greeted:
             self._send(Bye(job=self._hello.job, incarnation=self._hello.incarnation, rank=self._hello.rank))
+        self._drop_lane()
         self.socket.close(linger=100)
         self._context.term()
 
@@ -150,6 +159,7 @@ class Client:
             self._up = up
             if not up:
                 self._lose("the connection is lost")
+            self._drop_lane()
             self._forget_welcome()
         waited_s = self._clock() - self._away_since_s
         if not self._welcomed and self.refused is None and waited_s > PATIENCE_S:
@@ -159,6 +169,7 @@ class Client:
         if self._welcomed:
             self._away_since_s = self._clock()
             self._say_away(why)
+        self._drop_lane()
         self._welcomed = self._greeted = False
 
     def _greet(self) -> None:
@@ -171,7 +182,12 @@ class Client:
 
     def _send(self, message: Message) -> bool:
         try:
-            self.socket.send(encode(message), zmq.NOBLOCK)
+            frame = encode(message)
+            if self._lane is not None and self._welcomed:
+                if self._lane.send(frame):
+                    return True
+                self._drop_lane()
+            self.socket.send(frame, zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         except TypeError as error:
@@ -180,14 +196,26 @@ class Client:
         return True
 
     def _receive(self) -> None:
+        while self._lane is not None and (frame := self._lane.receive()) is not None:
+            if frame:
+                self._take_frame(frame)
+            else:
+                self._drop_lane()
         while events(self.socket) & zmq.POLLIN:
-            frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            try:
-                message = decode_to_worker(frames[-1])
-            except UNREADABLE:
-                self.ignored += 1
-                continue
-            self._take(message)
+            self._take_frame(self.socket.recv_multipart(zmq.NOBLOCK)[-1])
+
+    def _drop_lane(self) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.close()
+
+    def _take_frame(self, frame: bytes) -> None:
+        try:
+            message = decode_to_worker(frame)
+        except UNREADABLE:
+            self.ignored += 1
+            return
+        self._take(message)
 
     def _take(self, message: ToWorker) -> None:
         if (message.job, message.incarnation) != (self._hello.job, self._hello.incarnation):
@@ -198,12 +226,18 @@ class Client:
                 self._take_plan(message)
             case Welcome():
                 self.sensors_every = message.sensors_every
+                if self._lane is None:
+                    self._lane = open_lane(message.lane, message.token, self._most_bytes())
                 self._take_welcome()
             case Refused(reason=reason):
                 self._take_refusal(reason)
             case Unknown() if self._welcomed:
                 self._away_since_s = self._clock()
                 self._welcomed = self._greeted = False
+
+    def _most_bytes(self) -> int:
+        """Of a plan: a size takes up to 9 bytes."""
+        return 4_096 + 9 * self._hello.world_size
 
     def _take_plan(self, plan: Plan) -> None:
         """Newer by the iteration, since a restarted manager counts its versions anew; ours go on."""

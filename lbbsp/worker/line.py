@@ -84,16 +84,16 @@ def events(socket: zmq.Socket[bytes]) -> int:
     return int(socket.getsockopt(zmq.EVENTS))
 
 
-def wait_readable(socket: zmq.Socket[bytes], timeout_s: float) -> bool:
-    """Wait for a message, finer than a millisecond where select() can (ZeroMQ's poll counts whole ones)."""
+def wait_readable(socket: zmq.Socket[bytes], timeout_s: float, lane: int = -1) -> bool:
+    """Wait for a message, there or in a lane's descriptor; finer than a millisecond where select() can."""
     deadline_s = time.perf_counter() + timeout_s
-    descriptor = int(socket.getsockopt(zmq.FD))
+    descriptors = [int(socket.getsockopt(zmq.FD)), *([lane] if lane >= 0 else [])]
     while not events(socket) & zmq.POLLIN:
         left_s = deadline_s - time.perf_counter()
         if left_s <= 0:
             return False
-        if descriptor < SELECT_LIMIT:
-            select.select([descriptor], [], [], left_s)
-        else:
+        if max(descriptors) >= SELECT_LIMIT:
             socket.poll(math.ceil(left_s * 1e3))
+        elif lane in select.select(descriptors, [], [], left_s)[0]:
+            break
     return True

@@ -129,7 +129,9 @@ class Relay(threading.Thread):
         poller.register(self._wake, select.POLLIN)
         poller.register(int(self._client.socket.getsockopt(zmq.FD)), select.POLLIN)
         due: Reduction | None = None
+        lane = -1
         while self._fault is None and not (self._closing and due is None and not self._inbox):
+            lane = _follow(poller, lane, self._client.lane)
             _wait(poller, self._timeout_s(due))
             with self._holding:
                 due = self._turn(due)
@@ -234,6 +236,16 @@ def _drain(wake: int) -> None:
         os.eventfd_read(wake)
     except BlockingIOError:
         return
+
+
+def _follow(poller: "select.poll", before: int, now: int) -> int:
+    """Wait for the client's lane too; it comes and goes."""
+    if before != now:
+        if before >= 0:
+            poller.unregister(before)
+        if now >= 0:
+            poller.register(now, select.POLLIN)
+    return now
 
 
 def _wait(poller: "select.poll", timeout_s: float) -> None:
