@@ -4,8 +4,8 @@ The optimizer keeps its identity, so that checkpoints, compile() and learning ra
 replaced on the instance. Knows nothing of weights or plans.
 """
 
-import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import tensorflow as tf
@@ -122,6 +122,7 @@ def _build(optimizer: Any, variables: Any) -> None:
     """Make the optimizer's variables in another thread, outside of the graph being traced.
 
     A tf.function that makes variables is traced a second time; this thread's scopes would have it make them.
+    What goes wrong there is raised here: a peer's death ends TensorFlow's own collective.
     """
     make = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)
     if make is None or variables is None:
@@ -134,9 +135,8 @@ def _build(optimizer: Any, variables: Any) -> None:
             if hasattr(optimizer, "built"):
                 optimizer.built = True
 
-    builder = threading.Thread(target=build, name="lbbsp-build")
-    builder.start()
-    builder.join()
+    with ThreadPoolExecutor(1, thread_name_prefix="lbbsp-build") as builder:
+        builder.submit(build).result()
 
 
 def _unchanged(grads_and_vars: Iterable[Pair]) -> list[Pair]:

@@ -74,5 +74,11 @@ def test_a_loop_that_cannot_be_served_and_a_world_of_one() -> None:
     assert errors["batches"] == "[8, 8, 4]"
 
 
+def test_what_goes_wrong_while_an_optimizer_makes_its_variables_reaches_the_caller() -> None:
+    """They are made in a thread of their own; a peer that dies meanwhile must end this rank, not be lost."""
+    text = "no peer for 1 variables"
+    assert run(0, tf_cases.builds_that_fail) == [{"keras": text, "tf_keras": text, "tf_keras_legacy": text}]
+
+
 def test_disabled() -> None:
     assert run(2, tf_cases.disabled) == [[4, 4, 2], [4, 4, 2]]

@@ -28,4 +28,4 @@ def test_gradients_and_weights_are_those_of_one_process(name, trained) -> None:
     assert full.sum() >= STEPS // 2
     if name.startswith("empty_part"):
         assert sizes[:, ~full].tolist() == [[1] * (~full).sum()] * 2, "one sample each, one of them weighed 0"
-    assert (np.diff(sizes[0]) != 0).sum() >= STEPS // 2, "sizes stood still"
+    assert len(set(first.sizes)) >= 4, "sizes stood still"

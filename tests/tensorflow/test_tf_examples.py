@@ -1,42 +1,19 @@
 """The two examples differ by two lines, and train the same model."""
 
 import difflib
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from tf_ranks import ENVIRONMENT, addresses
+import tf_cases
+from tf_ranks import run
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 PLAIN, BALANCED = EXAMPLES / "tensorflow_plain.py", EXAMPLES / "tensorflow_train.py"
 
 
 def losses(script: Path) -> list[float]:
-    workers = addresses(2)
-    processes = []
-    for index in range(2):
-        config = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
-        environment = os.environ | ENVIRONMENT | {"TF_CONFIG": config}
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, str(script)],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    try:
-        texts = [process.communicate(timeout=90) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], texts
-    shown = [[float(line.split()[-1]) for line in out.splitlines() if line.startswith("epoch")] for out, _ in texts]
-    assert shown[0] == shown[1], "both workers hold the same model"
-    return shown[0]
+    first, second = run(2, tf_cases.example, str(script))
+    assert first == second, "both workers hold the same model"
+    return first
 
 
 def test_the_examples_differ_by_two_lines() -> None:

@@ -1,6 +1,9 @@
-"""Small cases: refusals, pipelines taken apart, fit()."""
+"""Small cases: refusals, pipelines taken apart, fit(), the examples."""
 
+import contextlib
+import io
 import os
+import runpy
 from typing import Any
 
 import numpy as np
@@ -249,3 +252,38 @@ def disabled(rank: int) -> list[int]:
         optimizer = tf.keras.optimizers.SGD(0.1)
     dataset, _ = balance((X, Y), optimizer, strategy, global_batch=8)
     return [len(y) for _, y in dataset]
+
+
+def builds_that_fail(rank: int) -> dict[str, str]:
+    """What the caller meets where an optimizer can't make its variables."""
+    import keras
+    import tensorflow as tf
+    import tf_keras
+
+    from lbbsp.adapters.tensorflow.optimizers import Hooks
+
+    def fail(variables: Any) -> None:
+        raise ConnectionError(f"no peer for {len(variables)} variables")
+
+    errors = {}
+    made = {
+        "keras": (keras.optimizers.Adam(), "build"),
+        "tf_keras": (tf_keras.optimizers.Adam(), "build"),
+        "tf_keras_legacy": (tf_keras.optimizers.legacy.Adam(), "_create_all_weights"),
+    }
+    for name, (optimizer, method) in made.items():
+        object.__setattr__(optimizer, method, fail)
+        hooks = Hooks(optimizer, lambda gradients: gradients, reduces=False)
+        try:
+            optimizer.apply_gradients([(tf.zeros(2), tf.Variable(tf.ones(2)))])
+        except ConnectionError as error:
+            errors[name] = str(error)
+        hooks.remove()
+    return errors
+
+
+def example(rank: int, script: str) -> list[float]:
+    """The losses that a script prints, run as a program."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        runpy.run_path(script, run_name="__main__")
+    return [float(line.split()[-1]) for line in said.getvalue().splitlines() if line.startswith("epoch")]
