@@ -14,6 +14,7 @@ OLDEST = max(1, PROTOCOL - 1)
 """The oldest that this version still speaks: that of the release before."""
 MAX_RANKS = 65_536
 MAX_SAMPLES = 2**31 - 1
+LANE = r"\A(lbbsp-[0-9a-f]{32})?\Z"
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Rank = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
@@ -109,10 +110,12 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     """The one that is spoken with this rank."""
     sensors_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     """Iterations between readings of sensors that reports are to carry; those between carry none."""
-    lane: Annotated[str, Meta(max_length=64)] = ""
-    """Name of the manager's socket for ranks on its own machine; empty: none."""
+    lane: Annotated[str, Meta(pattern=LANE)] = ""
+    """Name of the manager's socket for ranks on its own machine; empty: none ..."""
     token: Annotated[bytes, Meta(max_length=64)] = b""
-    """The first packet there, good once."""
+    """... the first packet there, good once ..."""
+    answer: Annotated[bytes, Meta(max_length=64)] = b""
+    """... and the first packet from there: the lane is open."""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):

@@ -16,12 +16,13 @@ from types import FrameType
 import msgspec
 import zmq
 
-from lbbsp.protocol import Plan, Refused, Welcome, encode
+from lbbsp.protocol import Plan, Welcome, encode
 from lbbsp.service.desk import Desk
 from lbbsp.service.figures import Figures, figures
 from lbbsp.service.job import Reply
 from lbbsp.service.keeper import Keeper
-from lbbsp.service.lanes import Lanes, listen
+from lbbsp.service.lane_tokens import Speaker
+from lbbsp.service.lanes import Lanes, open_lanes
 from lbbsp.service.latency import Latency
 from lbbsp.service.memory import MemoryGuard
 from lbbsp.service.options import ManagerOptions
@@ -31,6 +32,7 @@ from lbbsp.service.spare import Spare
 from lbbsp.service.table import JobTable
 from lbbsp.service.watch import Watch
 from lbbsp.service.zap import Doorman
+from lbbsp.worker.identity import machine_name
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,10 @@ class Daemon:
             self.close()
             raise
         self.address = self._router.address
-        self._lanes = listen() if options.lane else None
+        if options.lane and (lanes := open_lanes()) is not None:
+            self._lanes = lanes
+            self._router.hung_up_on = lanes.bar
+        self._machine = machine_name()
         self._memory = MemoryGuard(options.max_memory_mib, self._hang_up)
         self._spare = Spare(table, clock, self._waiting)
 
@@ -98,8 +103,6 @@ class Daemon:
                 self._doorman.answer()
             if self.desk.bell.fileno() in ready:
                 self.desk.answer()
-            if self._lanes is not None and self._lanes.fileno() in ready:
-                self._serve_lanes()
             self._serve()
             self._spare.spend()
             now_s = self._clock()
@@ -133,45 +136,53 @@ class Daemon:
         self._context.destroy(linger=0)
 
     def _serve(self) -> None:
-        for _ in range(BATCH):
-            try:
-                incoming = self._router.receive(self._clock())
-            except zmq.Again:
-                break
-            if incoming is not None:
-                self._take(incoming)
+        left = BATCH
+        while left > 0 and (taken := self._round()):
+            left -= taken
         self._table.catch_up()
 
-    def _serve_lanes(self) -> None:
-        lanes = self._lanes
-        if lanes is None:
-            return
-        for speaker, frame in lanes.receive():
-            now_s = self._clock()
-            if self._router.allows(speaker.peer, now_s, len(frame)):
-                self._take(Incoming(speaker.peer, frame, now_s, speaker.caller))
-            else:
-                lanes.close_of(speaker.peer)
+    def _round(self) -> int:
+        """One frame of each lane and as many of ZeroMQ's, so that neither way's news run far ahead; how many came."""
+        through_lanes = 0
+        for speaker, frame in self._lanes.round() if self._lanes is not None else ():
+            through_lanes += 1
+            self._take(self._router.through_lane(speaker, frame, self._clock()), speaker.peer)
+        for taken in range(max(1, through_lanes)):
+            try:
+                self._take(self._router.receive(self._clock()))
+            except zmq.Again:
+                return through_lanes + taken
+        return through_lanes + max(1, through_lanes)
 
-    def _take(self, incoming: Incoming) -> None:
-        for reply in self._table.handle(*incoming):
+    def _take(self, incoming: Incoming | None, through_lane_of: bytes | None = None) -> None:
+        if incoming is None:
+            if through_lane_of is not None and self._lanes is not None:
+                self._lanes.bar(through_lane_of)
+            return
+        for reply in self._table.handle(incoming.peer, incoming.frame, incoming.at_s, incoming.caller):
             self._send(reply, incoming)
             if isinstance(reply[1], Plan):
                 self._latency.add(self._clock() - incoming.at_s)
 
     def _send(self, reply: Reply, incoming: Incoming) -> None:
-        """By its peer's lane, if it has one; who is welcomed may open one."""
+        """Plans by their peer's lane, where it has one; all else by ZeroMQ, and then plans too, in their order."""
         peer, message = reply
         lanes = self._lanes
-        if lanes is None or isinstance(message, Refused):
-            self._router.send(peer, encode(message))
-        elif isinstance(message, Welcome):
-            if peer == incoming.peer:
-                token = lanes.offer(peer, incoming.caller)
-                message = msgspec.structs.replace(message, lane=lanes.name, token=token)
+        if isinstance(message, Welcome):
+            self._router.send(peer, encode(self._inviting(message, incoming) if peer == incoming.peer else message))
+        elif lanes is None or not isinstance(message, Plan):
+            if lanes is not None:
+                lanes.end(peer)
             self._router.send(peer, encode(message))
         elif not lanes.send(peer, frame := encode(message)):
             self._router.send(peer, frame)
+
+    def _inviting(self, welcome: Welcome, incoming: Incoming) -> Welcome:
+        """With the way to a lane, for a rank on this machine."""
+        if self._lanes is None or self._table.machine_of(welcome) != self._machine:
+            return welcome
+        name, token, answer = self._lanes.invite(Speaker(incoming.peer, incoming.public))
+        return msgspec.structs.replace(welcome, lane=name, token=token, answer=answer)
 
     def _waiting(self) -> bool:
         """Whether a message waits."""
@@ -188,8 +199,10 @@ class Daemon:
     def _look(self, now_s: float) -> bool:
         """What is due once a second; True where there is another socket now."""
         self._watch.look(now_s)
-        if self._guests is not None and self._guests.refresh() and self._lanes is not None:
-            self._lanes.keep(self._guests.knows)
+        if self._guests is not None:
+            self._guests.refresh()
+        if self._lanes is not None:
+            self._lanes.tick()
         if self._parent is not None and os.getppid() != self._parent:
             self._stopped_by = "the end of its parent"
         return self._memory.look(now_s)

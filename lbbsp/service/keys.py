@@ -43,8 +43,6 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     """Of the key; empty: without keys."""
     job: str = "*"
-    public: str = ""
-    """The key."""
 
     def may(self, job: str) -> bool:
         """Whether this job is the caller's to see and to move."""
@@ -114,7 +112,7 @@ def read_clients(folder: Path) -> dict[str, Caller]:
             raise (
                 error if isinstance(error, ConfigError) else ConfigError(f"{path} lists no client: {error}")
             ) from error
-        callers[listed.public] = Caller(name=path.stem, job=listed.job, public=listed.public)
+        callers[listed.public] = Caller(name=path.stem, job=listed.job)
     return callers
 
 

@@ -8,12 +8,14 @@ import contextlib
 import os
 import socket as sockets
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import zmq
 
 from lbbsp.errors import ServiceError
 from lbbsp.service.keys import ANYBODY, Caller
+from lbbsp.service.lane_tokens import Speaker
 from lbbsp.service.options import ManagerOptions
 from lbbsp.service.rates import Rates
 from lbbsp.service.rejections import Rejections
@@ -39,6 +41,8 @@ class Incoming(NamedTuple):
     frame: bytes
     at_s: float
     caller: Caller
+    public: str = ""
+    """The key of its connection; empty where keys bind nobody to a job."""
 
 
 class Router:
@@ -65,6 +69,8 @@ class Router:
         self._guests = None if keys is None or keys.guests.all_may_all else keys.guests
         self.socket = self._listen(options.bind)
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.hung_up_on: Callable[[bytes], None] = lambda peer: None
+        """Called with a peer that is hung up on."""
 
     def receive(self, now_s: float) -> Incoming | None:
         """The next message; None where one came that is dropped.
@@ -73,6 +79,7 @@ class Router:
             zmq.Again: there is none.
         """
         caller: Caller | None = ANYBODY
+        public = ""
         first: zmq.Frame | None = None
         if self._guests is None and not self._hunting:
             peer = self.socket.recv(zmq.NOBLOCK)
@@ -80,7 +87,8 @@ class Router:
             first = self.socket.recv(zmq.NOBLOCK, copy=False)
             peer = first.bytes
             if self._guests is not None:
-                caller = self._guests.get(str(first.get("User-Id")))
+                public = str(first.get("User-Id"))
+                caller = self._guests.get(public)
         frame = self.socket.recv()
         more = self._drain()
         if not self.allows(peer, now_s, len(frame), 1 + more):
@@ -89,10 +97,21 @@ class Router:
         if more:
             self._rejections.add("", "malformed", f"{1 + more} frames came, one was wanted")
             return None
-        if caller is None:
-            self._rejections.add("", "key taken away", "its key is listed no more")
+        return self._admit(Incoming(peer, frame, now_s, caller, public) if caller is not None else None)
+
+    def through_lane(self, speaker: Speaker, frame: bytes, now_s: float) -> Incoming | None:
+        """A message that came through a lane; None where it is dropped, and the lane is to be closed."""
+        if not self.allows(speaker.peer, now_s, len(frame)):
+            if self._guests is not None:
+                self._guests.ban(speaker.public, now_s)
             return None
-        return Incoming(peer, frame, now_s, caller)
+        caller = ANYBODY if self._guests is None else self._guests.get(speaker.public)
+        return self._admit(None if caller is None else Incoming(speaker.peer, frame, now_s, caller, speaker.public))
+
+    def _admit(self, incoming: Incoming | None) -> Incoming | None:
+        if incoming is None:
+            self._rejections.add("", "key taken away", "its key is listed no more")
+        return incoming
 
     def allows(self, peer: bytes, now_s: float, size_bytes: int, messages: int = 1) -> bool:
         """Whether this peer may send so much now; where not, that is counted."""
@@ -114,6 +133,7 @@ class Router:
         if len(self._hung_up) >= MOST_HUNG_UP:
             self._hung_up.clear()
         self._hung_up.add(peer)
+        self.hung_up_on(peer)
         if self._guests is not None:
             self._guests.ban(str(first.get("User-Id")), now_s)
         with contextlib.suppress(OSError):

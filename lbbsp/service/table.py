@@ -21,6 +21,7 @@ from lbbsp.protocol import (
     Report,
     ToManager,
     Unknown,
+    Welcome,
     decode_to_manager,
 )
 from lbbsp.service.admission import Admission
@@ -149,6 +150,12 @@ class JobTable:
         self.planned[report.job] = None
         self._behind.append(live)
         return [(roster.peers[0], plan)]
+
+    def machine_of(self, welcome: Welcome) -> str:
+        """Where the rank runs that is welcomed; empty where it has gone."""
+        job = self.jobs.get(welcome.job)
+        roster = None if job is None else job.roster(welcome.incarnation)
+        return "" if roster is None or welcome.rank not in roster.hellos else roster.hellos[welcome.rank].machine
 
     def catch_up(self) -> None:
         """Let jobs that have just made a plan do what could wait until it had left."""

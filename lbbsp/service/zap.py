@@ -51,24 +51,19 @@ class Guests:
         """Whether this key opens the door now."""
         return public in self._callers and now_s >= self._banned_s.get(public, now_s)
 
-    def knows(self, caller: Caller) -> bool:
-        """Whether this is still one of ours, by the same key."""
-        return self._callers.get(caller.public) == caller
-
-    def refresh(self) -> bool:
-        """Take up added and deleted clients; True where that was done. An unreadable folder leaves those before."""
+    def refresh(self) -> None:
+        """Take up added and deleted clients; where the folder can't be read, those before stay."""
         stamp = self._stamp()
         if self._folder is None or stamp == self._seen:
-            return False
+            return
         self._seen = stamp
         try:
             self._callers = read_clients(self._folder)
         except ConfigError as error:
             log.error("clients stay as they were: %s", error)
-            return False
+            return
         self._banned_s = {public: until_s for public, until_s in self._banned_s.items() if public in self._callers}
         log.info("%d clients may come in", len(self._callers))
-        return True
 
     def _stamp(self) -> tuple[tuple[str, int], ...]:
         if self._folder is None:

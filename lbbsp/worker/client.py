@@ -26,7 +26,7 @@ from lbbsp.protocol import (
     decode_to_worker,
     encode,
 )
-from lbbsp.worker.lane import Lane, open_lane
+from lbbsp.worker.lane import Invitation, Lane, open_lane
 from lbbsp.worker.line import CurveKeys, events, open_line, wait_readable
 
 __all__ = ["Client", "CurveKeys"]
@@ -183,9 +183,10 @@ class Client:
     def _send(self, message: Message) -> bool:
         try:
             frame = encode(message)
-            if self._lane is not None and self._welcomed:
+            if self._lane is not None and self._lane.open and self._welcomed:
                 if self._lane.send(frame):
                     return True
+                self._read_lane()
                 self._drop_lane()
             self.socket.send(frame, zmq.NOBLOCK)
         except zmq.ZMQError:
@@ -196,13 +197,21 @@ class Client:
         return True
 
     def _receive(self) -> None:
+        self._read_lane()
+        while events(self.socket) & zmq.POLLIN:
+            self._take_frame(self.socket.recv_multipart(zmq.NOBLOCK)[-1])
+
+    def _read_lane(self) -> None:
         while self._lane is not None and (frame := self._lane.receive()) is not None:
             if frame:
                 self._take_frame(frame)
             else:
                 self._drop_lane()
-        while events(self.socket) & zmq.POLLIN:
-            self._take_frame(self.socket.recv_multipart(zmq.NOBLOCK)[-1])
+
+    def _ask_for_lane(self, invitation: Invitation) -> None:
+        """It opens when the manager has answered; a lane from an earlier invitation stays."""
+        if self._lane is None:
+            self._lane = open_lane(invitation, 4_096 + 9 * self._hello.world_size)  # a size takes up to 9 bytes
 
     def _drop_lane(self) -> None:
         lane, self._lane = self._lane, None
@@ -226,18 +235,13 @@ class Client:
                 self._take_plan(message)
             case Welcome():
                 self.sensors_every = message.sensors_every
-                if self._lane is None:
-                    self._lane = open_lane(message.lane, message.token, self._most_bytes())
+                self._ask_for_lane(Invitation(message.lane, message.token, message.answer))
                 self._take_welcome()
             case Refused(reason=reason):
                 self._take_refusal(reason)
             case Unknown() if self._welcomed:
                 self._away_since_s = self._clock()
                 self._welcomed = self._greeted = False
-
-    def _most_bytes(self) -> int:
-        """Of a plan: a size takes up to 9 bytes."""
-        return 4_096 + 9 * self._hello.world_size
 
     def _take_plan(self, plan: Plan) -> None:
         """Newer by the iteration, since a restarted manager counts its versions anew; ours go on."""

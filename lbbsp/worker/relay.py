@@ -131,7 +131,7 @@ class Relay(threading.Thread):
         due: Reduction | None = None
         lane = -1
         while self._fault is None and not (self._closing and due is None and not self._inbox):
-            lane = _follow(poller, lane, self._client.lane)
+            lane = _follow(poller, lane, -1 if self._ill else self._client.lane)
             _wait(poller, self._timeout_s(due))
             with self._holding:
                 due = self._turn(due)

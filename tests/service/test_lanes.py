@@ -10,11 +10,12 @@ import pytest
 import zmq
 from harness import ManagerProcess, Ranks, until
 
-from lbbsp.protocol import Bye, Hello, Look, Plan, Welcome, decode_to_worker, encode
-from lbbsp.service.keys import ANYBODY, Caller
-from lbbsp.service.lanes import FRAMES_A_TURN, MOST_UNNAMED, Lanes
+from lbbsp.protocol import Bye, Hello, Welcome, decode_to_worker, encode
+from lbbsp.service.lane_tokens import Speaker
+from lbbsp.service.lanes import MOST_UNNAMED, Lanes
 from lbbsp.service.router import MAX_FRAME_BYTES
-from lbbsp.worker.lane import Lane, open_lane
+from lbbsp.worker.identity import machine_name
+from lbbsp.worker.lane import Invitation, Lane, open_lane
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "SOCK_SEQPACKET"), reason="no such sockets")
 MOST = 65_536
@@ -36,17 +37,32 @@ def all_closed():
         OPEN.pop().close()
 
 
-def connect(name: str, token: bytes) -> Lane:
-    OPEN.append(Lane(name, token, MOST))
+def connect(invitation: Invitation) -> Lane:
+    OPEN.append(Lane(invitation, MOST))
     return OPEN[-1]
 
 
+def here(job: Ranks) -> Ranks:
+    """Its ranks run on the manager's machine and have their lanes."""
+    until(lambda: all(laned(job)), "lanes", job.pump)
+    return job
+
+
+def laned(job: Ranks) -> list[bool]:
+    return [client._lane is not None and client._lane.open for client in job.clients]
+
+
 def heard(lanes: Lanes) -> list[tuple[bytes, bytes]]:
-    return [(speaker.peer, frame) for _ in range(4) for speaker, frame in lanes.receive()]
+    return [(speaker.peer, frame) for _ in range(9) for speaker, frame in lanes.round()]
 
 
-def lane(lanes: Lanes, peer: bytes = b"p", caller: Caller = ANYBODY) -> Lane:
-    return connect(lanes.name, lanes.offer(peer, caller))
+def lane(lanes: Lanes, peer: bytes = b"p") -> Lane:
+    """Open."""
+    mine = connect(lanes.invite(Speaker(peer)))
+    assert heard(lanes) == []
+    assert mine.receive() is None
+    assert mine.open
+    return mine
 
 
 # --- one machine, two ends
@@ -59,31 +75,66 @@ def test_frames_go_both_ways_as_they_are(lanes):
     assert heard(lanes) == [(b"p", frame) for frame in frames]
     assert all(lanes.send(b"p", frame) for frame in frames)
     assert [mine.receive() for _ in range(4)] == [*frames, None]
-    mine.close()
+
+
+def test_a_lane_is_open_when_the_manager_has_answered_and_not_before(lanes):
+    mine = connect(lanes.invite(Speaker(b"p")))
+    assert mine.receive() is None
+    assert not mine.open
+    heard(lanes)
+    assert mine.receive() is None
+    assert mine.open
 
 
 def test_a_token_is_good_once_and_no_other_is(lanes):
-    token = lanes.offer(b"p", ANYBODY)
-    first = connect(lanes.name, token)
-    assert first.send(b"first")
-    others = [connect(lanes.name, wrong) for wrong in (token, b"", bytes(32), token[:-1], token + b"x") if wrong]
+    invitation = lanes.invite(Speaker(b"p"))
+    first = connect(invitation)
+    heard(lanes)
+    token = invitation.token
+    wrong = [token, bytes(32), token[:-1], token + b"x"]
+    others = [connect(invitation._replace(token=one)) for one in wrong]
     for other in others:
         other.send(b"forged")
-    assert heard(lanes) == [(b"p", b"first")]
+    assert heard(lanes) == []
     assert [other.receive() for other in others] == [b""] * len(others), "hung up on"
     assert lanes.send(b"p", b"to the first")
     assert first.receive() == b"to the first"
 
 
-def test_the_newer_of_two_lanes_of_a_peer_is_its_lane(lanes):
-    older, newer = lane(lanes), lane(lanes)
+def test_who_answers_wrongly_is_not_listened_to():
+    name = f"lbbsp-{os.urandom(16).hex()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as squatter:
+        squatter.bind("\0" + name)
+        squatter.listen()
+        mine = connect(Invitation(name, b"token", b"answer"))
+        connection, _ = squatter.accept()
+        with connection:
+            connection.send(b"a plan")
+            assert mine.receive() == b""
+            assert not mine.open
+
+
+def test_an_earlier_invitation_of_the_same_peer_is_void(lanes):
+    older, newer = lanes.invite(Speaker(b"p")), lanes.invite(Speaker(b"p"))
+    late, mine = connect(older), connect(newer)
     heard(lanes)
+    assert late.receive() == b""
+    assert mine.receive() is None
+    assert mine.open
+
+
+def test_the_newer_of_two_lanes_of_a_peer_gets_the_plans_and_both_are_heard(lanes):
+    older, newer = lane(lanes), lane(lanes)
     assert lanes.send(b"p", b"news")
     assert (older.receive(), newer.receive()) == (b"", b"news")
+    assert older.send(b"from before")
+    older.close()
+    assert heard(lanes) == [(b"p", b"from before")]
+    assert lanes.send(b"p", b"more news")
     assert len(lanes) == 1
 
 
-def test_what_was_sent_before_a_lane_was_closed_is_heard_even_where_replies_were_not_read(lanes):
+def test_what_was_sent_before_a_lane_was_closed_is_heard_even_where_plans_were_not_read(lanes):
     mine = lane(lanes)
     mine.send(b"one")
     heard(lanes)
@@ -95,21 +146,34 @@ def test_what_was_sent_before_a_lane_was_closed_is_heard_even_where_replies_were
     assert len(lanes) == 0
 
 
-def test_a_peer_that_does_not_read_loses_its_lane_and_not_the_manager_s_time(lanes):
+def test_a_lane_that_takes_no_more_is_ended_and_still_heard(lanes):
     mine = lane(lanes)
-    heard(lanes)
     sent = 0
     while lanes.send(b"p", bytes(1000)):
         sent += 1
         assert sent < 100_000
     assert len(lanes) == 0
-    while mine.receive():
-        pass
+    assert mine.send(b"still here")
+    assert heard(lanes) == [(b"p", b"still here")]
+    for _ in range(sent):
+        assert mine.receive() == bytes(1000)
     assert mine.receive() == b""
-    assert not mine.send(b"x")
 
 
-def test_who_shows_no_token_gives_way(lanes):
+def test_a_plan_longer_than_a_lane_takes_ends_it(lanes):
+    mine = lane(lanes)
+    assert not lanes.send(b"p", bytes(2**21))
+    assert mine.receive() == b""
+
+
+def test_a_giant_ends_its_lane(lanes):
+    mine = lane(lanes)
+    mine.send(bytes(MAX_FRAME_BYTES + 1))
+    assert heard(lanes) == []
+    assert mine.receive() == b""
+
+
+def test_who_shows_no_token_gives_way_to_those_who_do_and_goes_in_the_end(lanes):
     idle = []
     for _ in range(2 * MOST_UNNAMED):
         idle.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
@@ -118,76 +182,95 @@ def test_who_shows_no_token_gives_way(lanes):
     mine = lane(lanes)
     mine.send(b"real")
     assert heard(lanes) == [(b"p", b"real")]
-    ended = 0
+    assert sum(_ended(one) for one in idle) == MOST_UNNAMED
+    lanes.tick()
+    lanes.tick()
+    assert all(_ended(one) for one in idle)
+    assert mine.send(b"x")
     for one in idle:
-        one.setblocking(False)
-        try:
-            ended += one.recv(9) == b""
-        except BlockingIOError:
-            continue
-        finally:
-            one.close()
-    assert ended >= MOST_UNNAMED
+        one.close()
 
 
-def test_one_that_floods_leaves_others_their_turn(lanes):
+def _ended(one: socket.socket) -> bool:
+    one.setblocking(False)
+    try:
+        return one.recv(9) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_a_round_takes_one_frame_of_each_so_that_nobody_s_news_run_ahead(lanes):
     loud, calm = lane(lanes, b"loud"), lane(lanes, b"calm")
-    while loud.send(b"x"):
-        pass
+    for number in range(50):
+        loud.send(b"%d" % number)
     calm.send(b"calm")
-    heard_first: list[bytes] = []
-    for _ in range(2):
-        heard_first += [speaker.peer for speaker, _ in lanes.receive()]
-    assert b"calm" in heard_first
-    assert heard_first.count(b"loud") <= 2 * FRAMES_A_TURN
+    assert sorted(speaker.peer for speaker, _ in lanes.round()) == [b"calm", b"loud"]
+    assert [frame for _, frame in lanes.round()] == [b"1"]
 
 
-def test_lanes_of_callers_that_are_known_no_more_are_closed(lanes):
-    gone, stays = Caller(name="gone", public="1"), Caller(name="stays", public="2")
-    theirs, ours = lane(lanes, b"t", gone), lane(lanes, b"o", stays)
-    unused = lanes.offer(b"u", gone)
-    heard(lanes)
-    lanes.keep(lambda caller: caller == stays)
-    assert theirs.receive() == b""
-    assert ours.send(b"x")
-    late = connect(lanes.name, unused)
-    late.send(b"late")
-    assert heard(lanes) == [(b"o", b"x")]
+def test_who_is_barred_has_no_lane_and_no_token(lanes):
+    first, other = lane(lanes, b"bad"), lane(lanes, b"good")
+    unused = lanes.invite(Speaker(b"bad"))
+    lanes.bar(b"bad")
+    assert first.receive() == b""
+    late = connect(unused)
+    other.send(b"x")
+    assert heard(lanes) == [(b"good", b"x")]
+    assert late.receive() == b""
 
 
 def test_where_nobody_of_ours_listens_there_is_no_lane(lanes, monkeypatch):
-    assert open_lane("", b"t", MOST) is None
-    assert open_lane("lbbsp-nobody", b"t", MOST) is None
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert open_lane(lanes.name, b"t", MOST) is None, "another user's"
+    invitation = lanes.invite(Speaker(b"p"))
+    assert open_lane(invitation._replace(name=""), MOST) is None
+    assert open_lane(invitation._replace(name=f"lbbsp-{32 * '0'}"), MOST) is None
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert open_lane(invitation, MOST) is None, "another user's"
 
 
-def test_another_user_is_not_let_in(lanes, monkeypatch):
-    token = lanes.offer(b"p", ANYBODY)
-    mine = connect(lanes.name, token)
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    mine.send(b"x")
+def test_another_user_is_not_let_in_and_keeps_nobody_awake(lanes, monkeypatch):
+    theirs = connect(lanes.invite(Speaker(b"p")))
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert heard(lanes) == []
-    assert mine.receive() == b""
+    monkeypatch.undo()
+    assert theirs.receive() == b""
+    knocking = connect(lanes.invite(Speaker(b"q")))
+    assert not lanes.waiting(), "it rests until the next tick"
+    lanes.tick()
+    heard(lanes)
+    assert knocking.receive() is None
+    assert knocking.open
+
+
+def test_a_forked_child_ends_nothing_and_keeps_nothing_open(lanes):
+    mine = lane(lanes)
+    child = os.fork()
+    if not child:
+        mine.send(b"from the child")
+        mine.close()
+        time.sleep(30)
+        os._exit(0)
+    try:
+        assert mine.send(b"from the parent")
+        assert heard(lanes) == [(b"p", b"from the parent")]
+        mine.leave()  # as when this process is killed
+        until(lambda: not heard(lanes) and len(lanes) == 0, "the end of the lane")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 # --- a manager and its ranks
 
 
-def laned(job: Ranks) -> list[bool]:
-    return [client.lane >= 0 for client in job.clients]
-
-
 def test_ranks_on_the_manager_s_machine_get_lanes_and_plans_come_through_them(ranks):
-    job = ranks().join()
-    assert laned(job) == [True, True]
+    job = here(ranks(machine=machine_name()).join())
     for iteration in range(20):
         assert job.step().based_on_iteration == iteration
 
 
 def test_without_lanes_all_goes_by_zeromq(tmp_path):
     manager = ManagerProcess(tmp_path / "log", options=["--no-lane"])
-    job = Ranks(manager.address, "plain").join()
+    job = Ranks(manager.address, "plain", machine=machine_name()).join()
     assert laned(job) == [False, False]
     assert sum(job.step().sizes) == 90
     job.close()
@@ -195,7 +278,7 @@ def test_without_lanes_all_goes_by_zeromq(tmp_path):
 
 
 def test_a_lane_that_ends_costs_no_report_and_no_plan(ranks):
-    job = ranks().join()
+    job = here(ranks(machine=machine_name()).join())
     job.step()
     for client in job.clients:
         assert client._lane is not None
@@ -207,22 +290,21 @@ def test_a_lane_that_ends_costs_no_report_and_no_plan(ranks):
 
 
 def test_a_manager_that_comes_back_gives_new_lanes(manager, tmp_path):
-    job = Ranks(manager.address, "back").join()
+    job = here(Ranks(manager.address, "back", machine=machine_name()).join())
     job.step()
     port = int(manager.address.rpartition(":")[2])
     manager.stop(signal.SIGKILL)
     until(lambda: job.clients[0].away and job.clients[1].away, "the loss", job.pump)
     assert laned(job) == [False, False]
     again = ManagerProcess(tmp_path / "again.log", port)
-    job.join()
-    assert laned(job) == [True, True]
+    here(job.join())
     assert job.step().based_on_iteration == 1
     job.close()
     again.stop()
 
 
 def test_a_stopped_manager_blocks_nobody_and_goes_on_with_news(manager):
-    job = Ranks(manager.address, "stopped").join()
+    job = here(Ranks(manager.address, "stopped", machine=machine_name()).join())
     job.step()
     manager.send(signal.SIGSTOP)
     began_s = time.perf_counter()
@@ -239,41 +321,41 @@ def test_a_stopped_manager_blocks_nobody_and_goes_on_with_news(manager):
 
 def test_who_speaks_in_another_s_lane_is_not_heard_as_them(shared_manager, ranks):
     """A token of one's own job moves no other job."""
-    victim = ranks("victim").join()
+    victim = here(ranks("victim", machine=machine_name()).join())
     victim.step()
     with zmq.Context() as context, context.socket(zmq.DEALER) as thief:
         thief.connect(shared_manager.address)
-        fields = {"world_size": 1, "global_batch": 9, "min_samples": 0, "max_samples": 9}
+        fields = {"machine": machine_name(), "world_size": 1, "global_batch": 9, "min_samples": 0, "max_samples": 9}
         thief.send(encode(Hello(job="thief", incarnation="i", rank=0, **fields)))
         welcome = decode_to_worker(thief.recv())
         assert isinstance(welcome, Welcome)
-        theirs = connect(welcome.lane, welcome.token)
+        theirs = connect(Invitation(welcome.lane, welcome.token, welcome.answer))
+        until(lambda: theirs.receive() is None and theirs.open, "the lane")
         for rank in (0, 1):
             theirs.send(encode(victim.report(rank, own_time_s=50.0)))
             theirs.send(encode(Bye(**victim.ids, rank=rank)))
         theirs.send(b"\xff" * 100)
-        theirs.send(encode(Look(job="thief")))
-        until(lambda: theirs.receive() not in (None, b""), "the answer")
+        assert decode_to_worker(thief.recv()) is not None, "an answer to what is not its own goes by ZeroMQ"
+        until(lambda: theirs.receive() == b"", "the end of its lane")
     assert victim.step().version == 2
     theirs.close()
 
 
 def test_a_rank_that_resumes_says_hello_before_it_reports_and_gets_a_new_lane(ranks):
-    job = ranks().join()
+    job = here(ranks(machine=machine_name()).join())
     job.step()
     job.ids["incarnation"] = "second"
     for rank, client in enumerate(job.clients):
-        client.hello_again(job.hello(rank))
+        client.hello_again(job.hello(rank, machine=machine_name()))
     assert laned(job) == [False, False]
-    job.join()
+    here(job.join())
     job.iteration = 0
     assert job.step().based_on_iteration == 0
-    assert laned(job) == [True, True]
 
 
 def test_frames_through_a_lane_count_in_the_peer_s_rate(tmp_path):
     manager = ManagerProcess(tmp_path / "log", options=["--max-rate", "50"])
-    job = Ranks(manager.address, "loud").join()
+    job = here(Ranks(manager.address, "loud", machine=machine_name()).join())
     mine = job.clients[1]._lane
     assert mine is not None
     until(lambda: not mine.send(b"x"), "the end of the lane", lambda: None)
@@ -282,22 +364,26 @@ def test_frames_through_a_lane_count_in_the_peer_s_rate(tmp_path):
     manager.stop()
 
 
+def test_a_rank_on_another_machine_gets_no_invitation(ranks):
+    job = ranks(machine="elsewhere").join()
+    assert job.step().based_on_iteration == 0
+    assert laned(job) == [False, False]
+
+
 def test_an_older_worker_takes_no_lane_and_an_older_manager_gives_none():
     class OldWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
         job: str
         incarnation: str
         rank: int
 
-    new = Welcome(job="j", incarnation="i", rank=0, lane="lbbsp-x", token=b"t")
+    new = Welcome(job="j", incarnation="i", rank=0, lane=f"lbbsp-{32 * 'a'}", token=b"t", answer=b"a")
     assert msgspec.msgpack.decode(encode(new), type=OldWelcome) == OldWelcome(job="j", incarnation="i", rank=0)
     old = decode_to_worker(msgspec.msgpack.encode(OldWelcome(job="j", incarnation="i", rank=0)))
     assert isinstance(old, Welcome)
-    assert open_lane(old.lane, old.token, MOST) is None
+    assert open_lane(Invitation(old.lane, old.token, old.answer), MOST) is None
 
 
-def test_a_plan_longer_than_a_lane_takes_goes_by_zeromq(lanes):
-    mine = lane(lanes)
-    heard(lanes)
-    huge = encode(Plan(job="j", incarnation="i", version=1, based_on_iteration=0, sizes=(2**40,) * 65_536))
-    assert not lanes.send(b"p", huge)
-    assert mine.receive() == b""
+@pytest.mark.parametrize("name", ["x", "lbbsp-", "lbbsp-" + 31 * "a", "lbbsp-" + 33 * "a", "lbbsp-" + 32 * "a" + "\n"])
+def test_a_lane_of_another_s_name_is_no_lane(name):
+    with pytest.raises(msgspec.ValidationError):
+        decode_to_worker(encode(Welcome(job="j", incarnation="i", rank=0, lane=name)))
