@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from lbbsp.adapters.pytorch import balance
-from lbbsp.core.causes import Cause
+from lbbsp.core.causes import Cause, Diagnosis
 from lbbsp.core.detectors import DETECTORS
 from lbbsp.core.manager import BatchSizeManager, JobSpec
 from lbbsp.core.sizing import Bounds
@@ -36,6 +37,7 @@ CASES = {
     "sleep": Cause.BLOCKED,
     "drift": Cause.CLOCKS,
     "data": Cause.DATA,
+    "loop": Cause.LOOP,
 }
 BATCH, ONSET, ITERATIONS, SLOW = 96, 80, 170, 1
 WITHIN, LINGER = 10, 12
@@ -53,11 +55,43 @@ class Slowed(workers.Images):
         return super().__getitem__(index)
 
 
+class Drag(torch.autograd.Function):
+    """Passes its input on, after some work in forward and twice as much in backward, as on a slower core."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, length_s: float) -> torch.Tensor:
+        """A third of the work."""
+        ctx.length_s = length_s
+        _burn(length_s / 3)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        """Two thirds."""
+        _burn(2 * ctx.length_s / 3)
+        return gradient, None
+
+
+class Dragged(torch.nn.Module):
+    """A model whose passes take longer by what is set."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.length_s = 0.0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """As the inner one."""
+        return Drag.apply(self.inner(images), self.length_s)
+
+
 def worker(options: argparse.Namespace) -> None:
     """One rank."""
     rank = workers.join()
     data = Slowed(BATCH * 2 * ITERATIONS)
-    ddp, loader = workers.model(), DataLoader(data, BATCH, sampler=DistributedSampler(data))
+    dragged = Dragged(workers.model().module)
+    ddp = torch.nn.parallel.DistributedDataParallel(dragged)
+    loader = DataLoader(data, BATCH, sampler=DistributedSampler(data))
     dear = [1.0]
     mode = "observe" if options.sizes == "equal" else "balance"
     ddp, loader = balance(ddp, loader, mode=mode, job="real", cost=lambda batch: dear[0] * len(batch[0]))
@@ -74,10 +108,11 @@ def worker(options: argparse.Namespace) -> None:
         if slow and options.case == "sleep":
             time.sleep(base_s)
         if slow and options.case == "data":
-            dear[0] = 2.0
-            _burn(base_s)
+            dear[0], dragged.length_s = 2.0, base_s
         if slow and options.case == "drift":
-            _burn(base_s * min(1.0, (k - ONSET) / 30))
+            dragged.length_s = base_s * min(1.0, (k - ONSET) / 30)
+        if slow and options.case == "loop":
+            _burn(base_s)
         if options.case == "stopped" and rank == 0 and k == ONSET:
             workers.write(options.out + ".onset", k)
         workers.train(ddp, batch, optimizer)
@@ -102,19 +137,44 @@ def _burn(length_s: float) -> None:
 
 
 def _row(report: Any) -> dict[str, Any]:
-    names = ("rank", "iteration", "samples", "own_time_s", "draws", "wait_s", "input_s", "settled", "sensors", "cost")
+    names = (
+        "rank", "iteration", "samples", "own_time_s", "draws", "wait_s", "input_s", "settled", "sensors", "cost",
+        "phases_s",
+    )  # fmt: skip
     return {name: getattr(report, name) for name in names}
 
 
-def judge(run: dict[str, Any]) -> tuple[dict[str, np.ndarray], np.ndarray, str]:
-    """Flags by detector, iterations seen, and the cause named last."""
+@dataclass
+class Judged:
+    """What detectors made of one run."""
+
+    flags: dict[str, np.ndarray]
+    """(iterations, ranks)."""
+    iterations: np.ndarray
+    diagnosis: Diagnosis | None = None
+    """The newest while the slow rank was flagged."""
+
+    @property
+    def cause(self) -> str:
+        """In words; empty where the rank was not flagged."""
+        return self.diagnosis.cause.value if self.diagnosis else ""
+
+    def delays(self) -> dict[str, int | None]:
+        """Iterations from the onset to each detector's flag."""
+        after = self.iterations > ONSET
+        found = {name: np.flatnonzero(flags[after, SLOW]) for name, flags in self.flags.items()}
+        return {name: int(places[0]) if len(places) else None for name, places in found.items()}
+
+
+def judge(run: dict[str, Any]) -> Judged:
+    """Flags by detector, iterations seen, and the diagnosis that was made last."""
     ranks, sensors = len(run["reports"]), tuple(run["sensors"])
     manager = BatchSizeManager(
         JobSpec(Bounds(BATCH * ranks, np.ones(ranks), np.full(ranks, BATCH * ranks)), sensors=sensors)
     )
     watcher, default = Stragglers(ranks, sensors, tuple(DETECTORS)), Stragglers(ranks, sensors)
     flags: dict[str, list[np.ndarray]] = {name: [] for name in DETECTORS}
-    iterations, cause = [], ""
+    iterations, diagnosis = [], None
     for rows in zip(*run["reports"], strict=False):
         for row in rows:
             readings = row["sensors"] or (float("nan"),) * len(sensors)
@@ -122,14 +182,29 @@ def judge(run: dict[str, Any]) -> tuple[dict[str, np.ndarray], np.ndarray, str]:
             report = {name: row[name] for name in ("rank", "iteration", "samples", "own_time_s", "wait_s", "settled")}
             manager.report(**report, sensors=readings)
         costs = np.array([row["cost"] / row["samples"] for row in rows])
-        seen = manager.sight(np.array([row["input_s"] for row in rows]), costs)
+        phases = [row["phases_s"] for row in rows]
+        told = np.array(phases) if all(phases) else None
+        seen = manager.sight(np.array([row["input_s"] for row in rows]), costs, told)
         watcher.see(seen)
         default.see(seen)
-        cause = default.flagged[SLOW].diagnosis.cause.value if SLOW in default.flagged else cause
+        diagnosis = default.flagged[SLOW].diagnosis if SLOW in default.flagged else diagnosis
         iterations.append(seen.iteration)
         for name in DETECTORS:
             flags[name].append(watcher.flags(name).copy())
-    return {name: np.array(rows) for name, rows in flags.items()}, np.array(iterations), cause
+    return Judged({name: np.array(rows) for name, rows in flags.items()}, np.array(iterations), diagnosis)
+
+
+def trained(case: str, sizes: str, keep: Path | None = None) -> Judged:
+    """One real run, or the one that was kept."""
+    kept = None if keep is None else keep / f"{case}.{sizes}.json"
+    if kept is None or not kept.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            workers.launch(__file__, 2, ["--case", case, "--sizes", sizes, "--out", f"{folder}/out"], 120)
+            text = Path(f"{folder}/out").read_text()
+        if kept is None:
+            return judge(json.loads(text))
+        kept.write_text(text)
+    return judge(json.loads(kept.read_text()))
 
 
 def run(repeats: int) -> dict[str, Any]:
@@ -141,17 +216,12 @@ def run(repeats: int) -> dict[str, Any]:
     for repeat in range(repeats):
         for case in CASES:
             for sizes in ("equal", "lbbsp"):
-                with tempfile.TemporaryDirectory() as folder:
-                    settings = ["--case", case, "--sizes", sizes, "--out", f"{folder}/out"]
-                    workers.launch(__file__, 2, settings, 120)
-                    flags, iterations, cause = judge(json.loads(Path(f"{folder}/out").read_text()))
-                slow = np.ones((len(iterations), 2))
-                ramp = np.clip((iterations - ONSET) / 30, 0, 1) if case == "drift" else iterations > ONSET
-                slow[:, SLOW] += ramp
+                found = trained(case, sizes)
+                slow = slowness(case, found.iterations)
                 for name in DETECTORS:
-                    tallies[name].score(flags[name], slow)
-                causes.append((case, sizes, cause))
-                print(f"# {case}, {sizes}, {repeat}: {cause}", file=sys.stderr)
+                    tallies[name].score(found.flags[name], slow)
+                causes.append((case, sizes, found.cause))
+                print(f"# {case}, {sizes}, {repeat}: {found.cause}, {found.delays()['history']}", file=sys.stderr)
     silent_s = stopped()
     right = [cause == CASES[case] for case, _, cause in causes]
     return {
@@ -160,6 +230,13 @@ def run(repeats: int) -> dict[str, Any]:
         "causes": [" ".join(row) for row in causes],
         "silent_s": silent_s,
     }
+
+
+def slowness(case: str, iterations: np.ndarray) -> np.ndarray:
+    """How slow the ranks are meant to be, (iterations, 2)."""
+    slow = np.ones((len(iterations), 2))
+    slow[:, SLOW] += np.clip((iterations - ONSET) / 30, 0, 1) if case == "drift" else iterations > ONSET
+    return slow
 
 
 def stopped() -> float | None:
@@ -212,13 +289,22 @@ def _rank(process: int) -> int:
 
 
 def main() -> None:
-    """A worker; bench/detectors.py --real starts the rest."""
+    """A worker, or single cases one by one; bench/detectors.py --real runs them all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worker", action="store_true")
-    parser.add_argument("--case", choices=[*CASES, "stopped"])
-    parser.add_argument("--sizes", choices=["equal", "lbbsp"])
-    parser.add_argument("--out")
-    worker(parser.parse_args())
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    parser.add_argument("--case", choices=[*CASES, "stopped"], help="run this one, about 15 s")
+    parser.add_argument("--sizes", choices=["equal", "lbbsp"], default="equal")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep its reports there, or judge those that are")
+    options = parser.parse_args()
+    if options.worker:
+        worker(options)
+    elif options.case == "stopped":
+        print("silent after", stopped(), "s")
+    else:
+        found = trained(options.case, options.sizes, options.keep)
+        print(f"{options.case}, {options.sizes}: wanted {CASES[options.case]}; delays {found.delays()}")
+        print(found.diagnosis)
 
 
 if __name__ == "__main__":

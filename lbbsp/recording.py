@@ -2,8 +2,9 @@
 
 Takes gzip or plain CSV, and Parquet with the extra lbbsp[parquet]. Columns: worker, iteration, samples, own_time_s
 (or time_s), of all `draws` of an iteration together; start_s and wait_s if known; settled, 0 where the time holds
-one-off costs and says nothing of speed; every other column of numbers is a sensor, read when that iteration
-started, or, where its name begins with over_, averaged over it. Blank = unknown. Times in seconds.
+one-off costs and says nothing of speed; input_s, prepare_s, forward_s, backward_s, parts of own_time_s, not read here;
+every other column of numbers is a sensor, read when that iteration started, or, where its name begins with over_,
+averaged over it. Blank = unknown. Times in seconds.
 """
 
 import csv
@@ -25,7 +26,11 @@ log = logging.getLogger(__name__)
 VERSION = 1
 NEEDED = ("worker", "iteration", "samples")
 TIMES = ("own_time_s", "time_s")
-NO_SENSORS = frozenset((*NEEDED, *TIMES, "start_s", "wait_s", "input_s", "draws", "settled", "recording_version"))
+PHASES = ("prepare_s", "forward_s", "backward_s")
+"""Of own_time_s: from the draw to the forward pass, forward, backward; told now and then."""
+NO_SENSORS = frozenset(
+    (*NEEDED, *TIMES, "start_s", "wait_s", "input_s", "draws", "settled", "recording_version", *PHASES)
+)
 OVER = "over_"
 
 

@@ -77,8 +77,9 @@ class Balancer:
         self._binding = Binding()
         stamp = None if device.type == "cuda" else marks.stamp
         self._gradients = Gradients(
-            ddps, stamp, self._ready, self.follower.reduced, self._waiting, self._forward, self._backward_done
-        )
+            ddps, stamp, self._ready, self.follower.reduced, self._waiting, self._forward, self._backward_done,
+            self.follower.phases,
+        )  # fmt: skip
         self.memory = Memory(ddps, self.session.rank, self.terms.bounds)
         self._last_words = LastWords(self.memory)
         self._survivor = Survivor(self, ddps)
@@ -286,3 +287,4 @@ class Balancer:
             self.follower.own.stop()
         else:
             self.follower.own.start()
+            self.follower.phases.resumed()

@@ -14,6 +14,7 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
 from lbbsp.errors import UnsupportedError
+from lbbsp.worker.phases import Phases
 
 Tensors = tuple[torch.Tensor, ...]
 queue_callback: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
@@ -40,6 +41,7 @@ class Gradients:
         waiting: called with True before and with False after a collective inside forward.
         forward: called as a forward pass with gradients begins, with its input's first dimension, None without one.
         done: called when any backward pass has ended.
+        phases: hears when forward and backward passes begin and end.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Gradients:
         waiting: Callable[[bool], None],
         forward: Callable[[int | None], None],
         done: Callable[[], None],
+        phases: Phases,
     ) -> None:
         self.weight = 1.0
         """W n / X' of the batch that a forward pass would belong to now; outputs carry it to their backward pass."""
@@ -60,7 +63,7 @@ class Gradients:
         self.fault: Exception | None = None
         """What went wrong in a callback: raised inside, it would cancel DDP's own; the next draw raises it."""
         self._stamp, self._ready, self._reduced, self._waiting = stamp, ready, reduced, waiting
-        self._forward, self._done = forward, done
+        self._forward, self._done, self._phases = forward, done, phases
         self._last: Any = None
         self._pending = False
         self._handles: list[Any] = []
@@ -102,10 +105,12 @@ class Gradients:
         if torch.is_grad_enabled():
             self._forward(next((len(tensor) for tensor in _tensors((args, named)) if tensor.dim()), None))
             model.armed |= bool(model.ddp.require_backward_grad_sync)
+            self._phases.forward()
 
     def _after_forward(self, output: Any) -> None:
         """The gradient of an output is the first event of a backward pass, in its outermost graph task."""
         weight = self.weight
+        self._phases.forwarded()
         for tensor in _tensors(output):
             if tensor.requires_grad:
                 tensor.register_hook(lambda _: self._begin(weight))  # type: ignore[no-untyped-call]
@@ -135,6 +140,8 @@ class Gradients:
             weight = self.fixed
         if not self._pending:
             self._pending = True
+            self._last = None
+            self._phases.backward()
             self._used = self.weight if weight is None else weight
             queue_callback(self._end)
         elif weight is not None and weight != self._used and self.fault is None:
@@ -146,6 +153,7 @@ class Gradients:
     def _end(self) -> None:
         """The gradients of this backward pass are done; DDP has not waited for its reduction yet."""
         self._pending = False
+        self._phases.backwarded(self._last)
         reducing = [model for model in self._models if model.armed and model.seen]
         for model in self._models:
             model.seen = False

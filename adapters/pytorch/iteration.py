@@ -154,6 +154,7 @@ class MicroBatches:
         first = self._cursor.newest * self._cursor.epoch.global_batch
         batch = self._source.take(intervals or [(first, first + 1)])
         self._input_s += self._balancer.clock() - began_s
+        self._balancer.follower.phases.drawn()
         return batch if intervals else cut_to_nothing(batch)
 
     def _use(self, samples: int) -> None:

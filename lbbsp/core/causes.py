@@ -6,9 +6,10 @@ Times in seconds.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+
+from lbbsp.core.added import Profile, on_cores, outside, rise, where
 
 
 class Cause(StrEnum):
@@ -21,6 +22,7 @@ class Cause(StrEnum):
     CLOCKS = "heat or clocks"
     MEMORY = "memory pressure"
     BLOCKED = "waits inside its step"
+    LOOP = "more work in the loop"
     NETWORK = "network"
     PLAN = "more work by plan"
     SILENT = "no reports"
@@ -37,9 +39,6 @@ class Diagnosis:
     """False while sensors have not been read since the rank became slow."""
 
 
-Profile = Mapping[str, float]
-"""What one rank looks like: `compute_s` and `input_s` at the reference size, `cost`, and sensors by name."""
-
 _MOST = 0.5
 """Share of the added time that a cause must explain."""
 _BUSY = 0.9
@@ -55,8 +54,8 @@ def diagnose(before: Profile, now: Profile, fresh: bool) -> Diagnosis:
         now: its profile since it became slow.
         fresh: whether sensors have been read since.
     """
-    added_input_s = _rise(before, now, "input_s")
-    added_s = added_input_s + _rise(before, now, "compute_s")
+    added_input_s = rise(before, now, "input_s")
+    added_s = added_input_s + rise(before, now, "compute_s")
     if added_s <= 0:
         return Diagnosis(Cause.UNKNOWN, "its time is as before: it was slow from the start, or its peers got faster")
     if added_input_s > _MOST * added_s:
@@ -82,23 +81,38 @@ def _input(before: Profile, now: Profile, share: float) -> Diagnosis:
     time = (
         f"time in the loader {_ms(before['input_s'])} before, {_ms(now['input_s'])} now: {share:.0%} of what was added"
     )
-    if _rise(before, now, "psi_io_share") > _PRESSURE:
+    if rise(before, now, "psi_io_share") > _PRESSURE:
         return Diagnosis(Cause.DISK, f"{time}; {_change(before, now, 'psi_io_share', 'stalled for a disk')}")
     return Diagnosis(Cause.INPUT, time)
 
 
 def _compute(before: Profile, now: Profile, fresh: bool) -> Diagnosis:
     ratio = now["compute_s"] / before["compute_s"]
-    time = f"forward and backward {_ms(before['compute_s'])} before, {_ms(now['compute_s'])} now ({ratio:.2f}x)"
+    time = f"work {_ms(before['compute_s'])} before, {_ms(now['compute_s'])} now ({ratio:.2f}x){where(before, now)}"
     costlier = now.get("cost", math.nan) / before.get("cost", math.nan)
     if math.log(costlier) > _MOST * math.log(ratio) if costlier > 0 else False:
         return Diagnosis(Cause.DATA, f"{time}; a sample costs {costlier:.2f}x by cost=")
     if not fresh:
         return Diagnosis(Cause.UNKNOWN, f"{time}; sensors not read since", certain=False)
-    if _rise(before, now, "psi_memory_share") > _PRESSURE:
+    if rise(before, now, "psi_memory_share") > _PRESSURE:
         return Diagnosis(Cause.MEMORY, f"{time}; {_change(before, now, 'psi_memory_share', 'stalled for memory')}")
-    cause, why = _cores(before, now, ratio)
+    cause, why = _device(before, now, ratio) or _cores(before, now, ratio)
     return Diagnosis(cause, f"{time}; {why}")
+
+
+def _device(before: Profile, now: Profile, ratio: float) -> tuple[Cause, str] | None:
+    """What a GPU's own figures say; None where there is none, or it waits for its host."""
+    got, had = now.get("gpu_sm_clock_mhz", math.nan), before.get("gpu_sm_clock_mhz", math.nan)
+    if got > 0 and had > 0 and math.log(had / got) >= 0.4 * math.log(ratio):
+        return Cause.CLOCKS, f"its GPU ran at {had:.0f} MHz before, at {got:.0f} MHz now"
+    busy, usual = now.get("gpu_busy_share", math.nan), before.get("gpu_busy_share", math.nan)
+    if got > 0 and busy > 0.8 * usual:
+        return (
+            Cause.UNKNOWN,
+            f"its GPU is busy {busy:.0%} of the time, {usual:.0%} before, at {got:.0f} MHz: costlier samples (count "
+            "them by cost=), or others on that GPU",
+        )
+    return None
 
 
 def _cores(before: Profile, now: Profile, ratio: float) -> tuple[Cause, str]:
@@ -107,17 +121,38 @@ def _cores(before: Profile, now: Profile, ratio: float) -> tuple[Cause, str]:
     if math.isnan(got / had):
         return Cause.UNKNOWN, "no reading of its processor time"
     cpu = f"processor time {had:.2f} s before, {got:.2f} s now for each second of own time"
+    if rise(before, now, "steal_share") > _PRESSURE:
+        return Cause.NEIGHBOUR, f"{cpu}; {_change(before, now, 'steal_share', 'taken by the hypervisor')}"
+    worked, queued = on_cores(before, now, ratio)
+    if math.isnan(queued):
+        return _guess(before, now, ratio, cpu)
+    slept = 1.0 - worked - queued
+    named = ((worked, "at work"), (queued, "waiting for a core"), (slept, "asleep"))
+    told = ", ".join(f"{min(1.0, max(0.0, share)):.0%} {what}" for share, what in named)
+    cpu = f"{cpu}; of what was added {told}"
+    if queued >= max(worked, slept):
+        return Cause.NEIGHBOUR, cpu
+    return _working(before, now, cpu) if worked >= slept else (Cause.BLOCKED, f"{cpu}: a lock, a sleep, a remote call")
+
+
+def _guess(before: Profile, now: Profile, ratio: float, cpu: str) -> tuple[Cause, str]:
+    """Where the kernel does not count waits for a core: by how busy its cores are."""
+    if math.log(max(before["own_share"], 1e-3) / max(now["own_share"], 1e-3)) < 0.4 * math.log(ratio):
+        return _working(before, now, cpu)
     crowd = _crowd(before, now)
-    if math.log(max(had, 1e-3) / max(got, 1e-3)) < 0.4 * math.log(ratio):
-        if _rise(before, now, "steal_share") > _PRESSURE:
-            return Cause.NEIGHBOUR, f"{cpu}; {_change(before, now, 'steal_share', 'taken by the hypervisor')}"
-        return (
-            Cause.CLOCKS,
-            f"{cpu}: it has its cores and does less with them (or costlier samples: count them by cost=)",
-        )
     if crowd:
         return Cause.NEIGHBOUR, f"{cpu}; {crowd}"
     return Cause.BLOCKED, f"{cpu}, and its cores idle: a lock, a sleep, a remote call"
+
+
+def _working(before: Profile, now: Profile, cpu: str) -> tuple[Cause, str]:
+    """It has its cores and takes longer."""
+    if outside(before, now):
+        return Cause.LOOP, f"{cpu}: it has its cores, and works outside of forward and backward"
+    return (
+        Cause.CLOCKS,
+        f"{cpu}: it has its cores and does less with them (or costlier samples: count them by cost=)",
+    )
 
 
 def _crowd(before: Profile, now: Profile) -> str:
@@ -127,15 +162,7 @@ def _crowd(before: Profile, now: Profile) -> str:
     pushed, usual = now.get("preemptions_per_s", math.nan), before.get("preemptions_per_s", math.nan)
     if math.isnan(now.get("cpu_busy_share", math.nan)) and pushed > 10.0 + 2.0 * usual:
         return f"pushed off a core {usual:.0f} times a second before, {pushed:.0f} now"
-    if _rise(before, now, "run_delay_share") > _PRESSURE:
-        return _change(before, now, "run_delay_share", "waiting for a core")
     return ""
-
-
-def _rise(before: Profile, now: Profile, name: str) -> float:
-    """By how much a figure grew; 0 where it is not known (a first reading counts from 0)."""
-    was, is_ = before.get(name, math.nan), now.get(name, math.nan)
-    return 0.0 if math.isnan(is_) else is_ - (0.0 if math.isnan(was) else was)
 
 
 def _change(before: Profile, now: Profile, name: str, what: str) -> str:

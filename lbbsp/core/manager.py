@@ -139,19 +139,24 @@ class BatchSizeManager:
         """Let the predictor spend spare time in small steps, while more() is true."""
         self._forecaster.train(more)
 
-    def sight(self, input_s: Array | None = None, cost: Array | None = None) -> Sight | None:
+    def sight(
+        self, input_s: Array | None = None, cost: Array | None = None, phases_s: Array | None = None
+    ) -> Sight | None:
         """The newest closed iteration as detectors of stragglers see it; None before any. Changes nothing.
 
         Args:
             input_s: (ranks,), time of a draw spent waiting for the loader; default none.
             cost: (ranks,), of a sample by the user's count; default not counted.
+            phases_s: (ranks, 3), of a draw's own time: before forward, forward, backward; default not told.
         """
         if self.newest is None:
             return None
         self.catch_up()
-        return self.sight_of(self.newest, input_s, cost)
+        return self.sight_of(self.newest, input_s, cost, phases_s)
 
-    def sight_of(self, closed: Closed, input_s: Array | None = None, cost: Array | None = None) -> Sight:
+    def sight_of(
+        self, closed: Closed, input_s: Array | None = None, cost: Array | None = None, phases_s: Array | None = None
+    ) -> Sight:
         """The same of an earlier closed iteration, as `newest` gave it, by what is known now."""
         gathered, speeds = closed
         samples, time_s = gathered.sound
@@ -162,10 +167,11 @@ class BatchSizeManager:
             time_s=time_s,
             reference_s=reference_s,
             forecast_s=self._fit.reference_samples / speeds,
-            wait_s=gathered.wait_s,
+            wait_s=gathered.wait_s / np.maximum(gathered.draws, 1.0),
             input_s=np.zeros(len(time_s)) if input_s is None else input_s,
             cost=np.full(len(time_s), np.nan) if cost is None else cost,
             sensors=gathered.sensors,
+            phases_s=phases_s,
         )
 
     def stats(self) -> JobStats:

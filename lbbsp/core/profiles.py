@@ -13,6 +13,10 @@ Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 TIMES = ("compute_s", "input_s", "cost", "late_s")
+WINDOW = ("own_share", "delay_share", "window_s")
+"""Over the time between two readings: processor time and waits for a core for each second of own time, and own time."""
+PHASES = ("prepare_s", "forward_s", "backward_s", "rest_s")
+"""Parts of compute_s: from the draw to the forward pass, forward, backward, and what is left."""
 EVERY = 2
 """Times are looked at in each second iteration: a manager of 1,000 ranks has other work."""
 _USUAL, _NOW = 0.08, 0.5
@@ -30,15 +34,23 @@ class Profiles:
     """
 
     def __init__(self, ranks: int, sensors: tuple[str, ...]) -> None:
-        self.names = TIMES + sensors + ("own_share",)
+        self.names = TIMES + sensors + WINDOW + PHASES
         self.usual: Array = np.full((len(self.names), ranks), np.nan)
         self.now: Array = np.full((len(self.names), ranks), np.nan)
         self.read_at: npt.NDArray[np.int64] = np.full(ranks, -1, dtype=np.int64)
         """Iteration of each rank's newest reading of sensors."""
-        self._cpu = sensors.index("own_cpu_cores") if "own_cpu_cores" in sensors else None
+        self.phased_at: npt.NDArray[np.int64] = np.full(ranks, -1, dtype=np.int64)
+        """Iteration in which each rank last told its phases."""
+        self._cpu, self._delay = (
+            sensors.index(name) if name in sensors else None for name in ("own_cpu_cores", "run_delay_share")
+        )
+        self._sensors = bool(sensors)
         self._turn = -1
-        self._waiting: Array = np.zeros(ranks)
+        self._sums: Array = np.zeros((4, ranks))
+        """Since the last reading: iterations, own time, waits, own time at the reference size."""
         self._own_before_s: Array = np.full(ranks, np.nan)
+        self._one: Array = np.ones(ranks)
+        self._again: BoolArray = np.zeros(ranks, dtype=np.bool_)
 
     @property
     def timed(self) -> bool:
@@ -52,11 +64,15 @@ class Profiles:
             times = self._times(sight)
             _mix(self.now[: len(TIMES)], times, _NOW)
             _mix(self.usual[: len(TIMES)], np.where(calm, times, np.nan), _USUAL)
-            wait_share = np.minimum(sight.wait_s / sight.time_s, 100.0)
-            self._waiting += np.where(np.isfinite(wait_share), 0.3 * (wait_share - self._waiting), 0.0)
         self._own_before_s = sight.time_s
-        if len(self.names) > len(TIMES) + 1 and np.isfinite(sight.sensors).any():
-            self._read(sight, calm)
+        if sight.phases_s is not None:
+            self._phase(sight, sight.phases_s, calm)
+        if self._sensors:
+            self._sums += np.where(
+                np.isfinite(sight.reference_s), (self._one, sight.time_s, sight.wait_s, sight.reference_s), 0.0
+            )
+            if np.isfinite(sight.sensors).any():
+                self._read(sight, calm)
 
     def of(self, rank: int, usual: bool) -> dict[str, float]:
         """One rank's figures by name."""
@@ -73,15 +89,41 @@ class Profiles:
         return np.stack((compute_s, sight.input_s * scale, sight.cost, late_s))
 
     def _read(self, sight: Sight, calm: BoolArray) -> None:
+        now, usual = self.now[len(TIMES) : -len(PHASES)], self.usual[len(TIMES) : -len(PHASES)]
         read: BoolArray = np.asarray(np.isfinite(sight.sensors).any(axis=1))
-        own_share = np.full(len(read), np.nan)
         if self._cpu is not None:
-            own_share = sight.sensors[:, self._cpu] * (1.0 + self._waiting)
-        readings = np.vstack((sight.sensors.T, own_share))
-        now, usual = self.now[len(TIMES) :], self.usual[len(TIMES) :]
+            read &= ~self._stale(sight.sensors[:, self._cpu], now[self._cpu])
+        readings = np.where(read, np.vstack((sight.sensors.T, *self._window(sight.sensors))), np.nan)
         now[...] = np.where(np.isfinite(readings), readings, now)
         _mix(usual, np.where(calm, readings, np.nan), _READINGS)
         self.read_at[read] = sight.iteration
+        self._sums *= ~read
+
+    def _stale(self, cpu: Array, before: Array) -> BoolArray:
+        """A source whose turn did not come says again, once or twice, what it said: nothing of this window."""
+        again: BoolArray = (cpu == before) & ~self._again
+        self._again = again
+        return again
+
+    def _window(self, sensors: Array) -> tuple[Array, Array, Array]:
+        """What was got of the cores for each second of own time, waits for others taken out; own time an iteration."""
+        iterations, own_s, wait_s, reference_s = self._sums
+        unknown = np.full(len(own_s), np.nan)
+        whole = 1.0 + wait_s / own_s
+        got = unknown if self._cpu is None else sensors[:, self._cpu] * whole
+        delayed = unknown if self._delay is None else sensors[:, self._delay] * whole
+        return got, delayed, reference_s / iterations
+
+    def _phase(self, sight: Sight, phases_s: Array, calm: BoolArray) -> None:
+        """Phases at the reference size; of the newest iteration that told them, and usually."""
+        told = np.isfinite(phases_s).all(axis=1) & np.isfinite(sight.reference_s)
+        rest_s = sight.time_s - sight.input_s - phases_s.sum(axis=1)
+        scale = sight.reference_s / sight.time_s
+        parts_s = np.vstack((phases_s.T, np.maximum(rest_s, 0.0))) * scale
+        now, usual = self.now[-len(PHASES) :], self.usual[-len(PHASES) :]
+        now[...] = np.where(told, parts_s, now)
+        _mix(usual, np.where(told & calm, parts_s, np.nan), _READINGS)
+        self.phased_at[told] = sight.iteration
 
     def latest(self) -> tuple[Array, Array]:
         """How much later than on other ranks reductions end on each, now and usually, seconds."""

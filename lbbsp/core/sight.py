@@ -30,13 +30,15 @@ class Sight:
     forecast_s: Array
     """What had been forecast for reference_s; NaN before any."""
     wait_s: Array
-    """Waits for others in the iteration before."""
+    """Waits for others in the iteration before, shared out among the draws likewise."""
     input_s: Array
     """The part of time_s spent waiting for the loader."""
     cost: Array
     """What a sample cost by the user's own count (tokens, pixels); NaN where not counted."""
     sensors: Array
     """(ranks, sensors); NaN where not read this time."""
+    phases_s: Array | None = None
+    """(ranks, 3) of time_s: before forward, forward, backward; NaN where not told; None: by nobody this time."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ Pure, and off the decision path: plans never wait for it and never follow from i
 ranks that are flagged are looked at one by one. Knows nothing of sockets or clocks. Times in seconds.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from lbbsp.core.causes import Cause, Diagnosis
 from lbbsp.core.detectors import DEFAULT, make
 from lbbsp.core.events import Change, Event, Straggler
 from lbbsp.core.flags import LASTING, Flags
-from lbbsp.core.profiles import Profiles
+from lbbsp.core.profiles import PHASES, Profiles
 from lbbsp.core.sight import Judgement, Sight, low_median
 from lbbsp.errors import ConfigError
 
@@ -184,6 +185,8 @@ class Stragglers:
         now, usual = self._profiles.of(rank, usual=False), self._profiles.of(rank, usual=True)
         if detectors == (NETWORK,):
             return causes.network(now["compute_s"] + now["input_s"], now["late_s"], usual["late_s"])
+        if self._profiles.phased_at[rank] < since:
+            now |= dict.fromkeys(PHASES, math.nan)
         fresh = bool(self._profiles.read_at[rank] >= since + FRESH)
         return causes.diagnose(usual, now, fresh)
 

@@ -17,6 +17,8 @@ from lbbsp.service.silence import Silence
 
 Array = npt.NDArray[np.float64]
 MOST_EVENTS = 256
+PHASES = 3
+"""Of own time, as reports tell them: before forward, forward, backward."""
 
 
 class Live:
@@ -50,7 +52,8 @@ class Live:
         """Of stragglers, not told yet."""
         self._input_s = np.zeros(self.hello.world_size)
         self._cost = np.full(self.hello.world_size, np.nan)
-        self._unseen: deque[tuple[Closed, Array, Array]] = deque(
+        self._phases_s: Array | None = None
+        self._unseen: deque[tuple[Closed, Array, Array, Array | None]] = deque(
             maxlen=2 * MOST_BEHIND if self.stragglers.watches else 1
         )
         self._roster = roster
@@ -88,13 +91,16 @@ class Live:
         self._input_s[report.rank] = report.input_s / report.draws
         if report.cost:
             self._cost[report.rank] = report.cost / max(1, report.samples)
+        if len(report.phases_s) == PHASES:
+            self._phase(report)
         return None if made is None else self._plan(made)
 
     def catch_up(self) -> None:
         """What could wait until the newest plan had left: bookkeeping, and a look for stragglers, where due."""
         closed = self.sizer.newest
         if closed is not None:
-            self._unseen.append((closed, self._input_s.copy(), self._cost.copy()))
+            self._unseen.append((closed, self._input_s.copy(), self._cost.copy(), self._phases_s))
+            self._phases_s = None
         if self.sizer.due:
             self.sizer.catch_up()
             if self.stragglers.watches:
@@ -103,9 +109,9 @@ class Live:
     def see(self) -> None:
         """Look for stragglers in the iterations that have closed since the last look."""
         while self._unseen:
-            closed, input_s, cost = self._unseen.popleft()
+            closed, input_s, cost, phases_s = self._unseen.popleft()
             if closed[0].iteration > self.stragglers.iteration:
-                self.events.extend(self.stragglers.see(self.sizer.sight_of(closed, input_s, cost)))
+                self.events.extend(self.stragglers.see(self.sizer.sight_of(closed, input_s, cost, phases_s)))
 
     def look(self, now_s: float) -> None:
         """Take note of who is slow or silent; about once a second, after `silence` was looked at."""
@@ -129,6 +135,12 @@ class Live:
             beta=made.beta,
             chunk=made.chunk,
         )
+
+    def _phase(self, report: Report) -> None:
+        """Keep where the own time of an iteration went."""
+        if self._phases_s is None:
+            self._phases_s = np.full((self.hello.world_size, PHASES), np.nan)
+        self._phases_s[report.rank] = np.divide(report.phases_s, report.draws)
 
     def readings(self, report: Report) -> tuple[float, ...]:
         """Of a report, in rank 0's order of sensors; NaN for what this rank does not have."""

@@ -8,7 +8,7 @@ over. Blank = unknown.
 from collections.abc import Sequence
 
 from lbbsp.protocol import Report
-from lbbsp.recording import OVER, VERSION
+from lbbsp.recording import OVER, PHASES, VERSION
 
 AVERAGED = frozenset(
     (
@@ -36,10 +36,11 @@ FIRST = (
     "draws",
     "settled",
     "recording_version",
+    *PHASES,
 )
 """Columns before the sensors. worker: the rank. start_s: when the report came less its own time. wait_s: for the
 others, at the barrier before this iteration. samples, own_time_s, input_s: of all draws together. settled: 0 where the
-time holds one-off costs."""
+time holds one-off costs. prepare_s, forward_s, backward_s: of own_time_s, where they were told."""
 
 
 class Rows:
@@ -66,6 +67,7 @@ class Rows:
         cells = (
             f"{report.rank},{report.iteration},{heard_s - report.own_time_s:.6f},{report.samples},"
             f"{report.own_time_s:.6g},{report.wait_s:.6g},{report.input_s:.6g},{report.draws},{report.settled:d},{VERSION}",
+            *_phases(report),
             *(known if iteration == report.iteration - 1 else self._unknown),
             *(told[place] for place in self._over),
         )
@@ -76,3 +78,9 @@ class Rows:
         """The rows so far, which are forgotten here."""
         lines, self._lines = self._lines, []
         return lines
+
+
+def _phases(report: Report) -> tuple[str, ...]:
+    if len(report.phases_s) != len(PHASES):
+        return ("",) * len(PHASES)
+    return tuple(f"{phase_s:.6g}" for phase_s in report.phases_s)

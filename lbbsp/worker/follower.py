@@ -20,6 +20,7 @@ from lbbsp.worker.channel import Channel, Reduction
 from lbbsp.worker.chunked import Ahead, ChunkedCursor
 from lbbsp.worker.cursor import Cursor, Epoch, Part
 from lbbsp.worker.owntime import OwnTime, Window
+from lbbsp.worker.phases import Phases, Spans, seconds
 from lbbsp.worker.places import Places
 from lbbsp.worker.vector import Place, Vector
 
@@ -68,6 +69,7 @@ class Follower:
     ) -> None:
         self.hello, self.channel, self.own = hello, channel, own
         self.in_force = start
+        self.phases = Phases(own.marks)
         self.totals = Totals()
         self.places = Places()
         self.resumed_at: int | None = None
@@ -88,7 +90,7 @@ class Follower:
         self._reductions = 0
         self._usual_reductions = 1
         self._last_place: tuple[int, Place] | None = None
-        self._pending: deque[tuple[Report, Window]] = deque()
+        self._pending: deque[tuple[Report, Window, Spans]] = deque()
         self._checks: dict[int, tuple[Place, ...]] = {}
         self._sizes_seen: set[int] = set()
         self._step_of: dict[int, int] = {}
@@ -120,6 +122,7 @@ class Follower:
         """The draw has its data; returns what it took."""
         part = cursor.part()
         cursor.undone.append((part, input_s))
+        self.phases.drawn()
         if cursor is self.places.main and part.based_on_iteration >= 0:
             newer = sum(1 for closing in reversed(self._closings) if closing > part.based_on_iteration)
             self.totals.lags.append(newer + 1)
@@ -218,7 +221,7 @@ class Follower:
         self.totals.samples += report.samples
         self.totals.wait_s += self._wait_s
         self._wait_s = 0.0
-        self._pending.append((report, self.own.take()))
+        self._pending.append((report, self.own.take(), self.phases.take()))
         return self._ready()
 
     def _settled(self, parts: list[Part]) -> bool:
@@ -242,14 +245,15 @@ class Follower:
     def _ready(self) -> Report | None:
         newest: Report | None = None
         while self._pending:
-            report, window = self._pending[0]
+            report, window, spans = self._pending[0]
             own_time_s = window.own_time_s(self.own.marks)
             if own_time_s is None:
                 break
             self._pending.popleft()
             self._own_time_s = max(own_time_s, 1e-9)
             self.totals.own_time_s += self._own_time_s
-            newest = msgspec.structs.replace(report, own_time_s=self._own_time_s)
+            phases_s = seconds(spans, self.own.marks) if spans else ()
+            newest = msgspec.structs.replace(report, own_time_s=self._own_time_s, phases_s=phases_s)
         return newest
 
 

@@ -1,5 +1,7 @@
 """Each cause is told from the figures that speak for it, and says them."""
 
+import re
+
 import numpy as np
 import pytest
 from slow_jobs import SENSORS, Job
@@ -75,6 +77,72 @@ def test_a_reduction_that_ends_late_is_the_network():
     assert job.flagged == [2]
     assert job.watcher.flagged[2].diagnosis.cause is Cause.NETWORK
     assert job.run(25, wait_s=lambda time_s: 0.01 + one(0.002, 0.001)).flagged == []
+
+
+CORES = {"compute_s": 0.1, "window_s": 0.1, "own_share": 0.95, "delay_share": 0.02, "cpu_busy_share": 0.99}
+"""Of a rank on cores that others keep busy all the time."""
+NOW = CORES | {"compute_s": 0.2, "window_s": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        ({"own_share": 0.5, "delay_share": 0.48}, Cause.NEIGHBOUR),
+        ({"own_share": 0.48, "delay_share": 0.01}, Cause.BLOCKED),
+        ({"own_share": 0.95, "delay_share": 0.02}, Cause.CLOCKS),
+        ({"own_share": 0.97, "delay_share": 0.02, "steal_share": 0.4}, Cause.NEIGHBOUR),
+    ],
+)
+def test_added_time_is_accounted_for_by_work_waits_for_a_core_and_sleep(changed, cause):
+    diagnosis = diagnose(CORES, NOW | changed, fresh=True)
+    assert diagnosis.cause is cause
+    for threads in (2.0, 8.0):
+        before, now = (figures | {"own_share": threads * figures["own_share"]} for figures in (CORES, NOW | changed))
+        assert diagnose(before, now, fresh=True).cause is cause, "the same with more threads"
+
+
+def test_readings_over_iterations_of_before_too_are_held_against_their_own_time():
+    """The rank is twice as slow; half of the iterations that were read are from before."""
+    read = {"window_s": 0.15, "own_share": 0.95 * 0.1 / 0.15, "delay_share": 0.34}
+    assert diagnose(CORES, NOW | read, fresh=True).cause is Cause.NEIGHBOUR
+    read = {"window_s": 0.15, "own_share": 0.95, "delay_share": 0.02}
+    assert diagnose(CORES, NOW | read, fresh=True).cause is Cause.CLOCKS
+
+
+def phases(before_s=0.0, forward_s=0.03, backward_s=0.06):
+    return np.tile([before_s, forward_s, backward_s], (6, 1))
+
+
+def test_the_evidence_says_where_in_the_step_the_added_time_lies():
+    job = Job().run(60, sensors=readings(), phases_s=phases())
+    job.slow(2, 2.0).run(15, sensors=readings(), phases_s=phases(forward_s=0.06, backward_s=0.13))
+    diagnosis = job.watcher.flagged[2].diagnosis
+    assert diagnosis.cause is Cause.CLOCKS
+    assert re.search(r"of what was added 6\d% in backward, 2\d% in forward", diagnosis.evidence)
+
+
+def test_work_outside_of_the_model_is_no_slower_core():
+    job = Job().run(60, sensors=readings(), phases_s=phases())
+    job.slow(2, 2.0).run(15, sensors=readings(), phases_s=phases(before_s=0.1))
+    diagnosis = job.watcher.flagged[2].diagnosis
+    assert diagnosis.cause is Cause.LOOP
+    assert "between draw and forward" in diagnosis.evidence
+
+
+def test_phases_that_were_told_before_the_rank_was_slow_say_nothing():
+    job = Job().run(60, sensors=readings(), phases_s=phases())
+    job.slow(2, 2.0).run(15, sensors=readings())
+    diagnosis = job.watcher.flagged[2].diagnosis
+    assert diagnosis.cause is Cause.CLOCKS
+    assert "of what was added" not in diagnosis.evidence
+
+
+def test_a_gpu_s_clock_is_told_and_a_busy_gpu_is_no_idle_core():
+    usual = {"compute_s": 0.1, "own_share": 0.9, "gpu_sm_clock_mhz": 1800.0, "gpu_busy_share": 0.9}
+    now = usual | {"compute_s": 0.2, "own_share": 0.45}
+    assert diagnose(usual, now | {"gpu_sm_clock_mhz": 900.0}, fresh=True).cause is Cause.CLOCKS
+    assert diagnose(usual, now, fresh=True).cause is Cause.UNKNOWN
+    assert diagnose(usual, now | {"gpu_busy_share": 0.4}, fresh=True).cause is Cause.BLOCKED
 
 
 def test_a_machine_without_sensors_yields_no_false_cause():

@@ -114,6 +114,14 @@ def test_a_slow_peer_does_not_inflate_my_own_time() -> None:
         assert median(report.own_time_s for report in fast) < LESS_S
         assert min(report.own_time_s for report in slow) >= WORK_S
         assert median(report.wait_s for report in fast) > WORK_S - LESS_S
+        told = [report for report in slow if report.phases_s]
+        assert told, "one iteration in ten tells where its time went"
+        for report in told:
+            before_s, forward_s, backward_s = report.phases_s
+            assert before_s >= WORK_S
+            assert forward_s > 0.0
+            assert backward_s > 0.0
+            assert sum(report.phases_s) <= report.own_time_s
 
 
 def test_waiting_for_batch_norms_buffers_is_no_own_time() -> None:
@@ -121,6 +129,8 @@ def test_waiting_for_batch_norms_buffers_is_no_own_time() -> None:
     slow, fast = reported(train, True, 0)
     assert median(report.own_time_s for report in fast) < LESS_S
     assert min(report.own_time_s for report in slow) >= WORK_S
+    for report in (report for report in fast if report.phases_s):
+        assert sum(report.phases_s) <= report.own_time_s, "the wait in its forward pass is in no phase"
 
 
 def test_validation_and_checkpoint_between_iterations_are_no_own_time() -> None:

@@ -144,6 +144,15 @@ def test_the_first_protocol_s_own_reader_reads_a_manager_of_today(peers):
         assert (plan.based_on_iteration, sum(plan.sizes)) == (iteration, 90)
 
 
+def test_the_first_protocol_s_manager_reads_a_report_of_today():
+    report = Report(
+        job="j", incarnation="i", rank=1, iteration=7, samples=45, own_time_s=0.5, cost=9.0, phases_s=(0.1, 0.2, 0.15)
+    )
+    older = first.decode_to_manager(encode(report))
+    assert (older.rank, older.iteration, older.samples, older.own_time_s) == (1, 7, 45, 0.5)
+    assert decode_to_manager(first.encode(older)).phases_s == (), "and this version reads what an older rank says"
+
+
 def test_a_newer_peer_s_unknown_fields_are_passed_over(shared_manager):
     job = Ranks(shared_manager.address, "newer").join()
     for _ in range(8):

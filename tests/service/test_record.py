@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from lbbsp.cli import build
 from lbbsp.errors import ConfigError
 from lbbsp.protocol import Report
-from lbbsp.recording import read
+from lbbsp.recording import NO_SENSORS, PHASES, read
 from lbbsp.service.record import RecordOptions
 from lbbsp.service.record_files import Files, Tape
 from lbbsp.service.record_rows import AVERAGED, FIRST, Rows
@@ -218,6 +218,20 @@ def test_a_rank_that_missed_an_iteration_has_no_reading_at_its_start():
         made.add(report, (float(iteration),), 10.0)
     assert [line.rpartition(",")[2] for line in made.taken()] == ["", "", "2"]
     assert made.taken() == []
+
+
+def test_where_own_time_went_is_recorded_where_it_was_told():
+    made = Rows(("running",))
+    for iteration, phases_s in enumerate([(), (0.25, 0.5, 0.125), (0.25,)]):
+        report = Report(
+            job="j", incarnation="i", rank=0, iteration=iteration, samples=1, own_time_s=1.0, phases_s=phases_s
+        )
+        made.add(report, (1.0,), 10.0)
+    names = made.header.strip().split(",")
+    told = [dict(zip(names, line.split(","), strict=True)) for line in made.taken()]
+    assert [row["forward_s"] for row in told] == ["", "0.5", ""]
+    assert (told[1]["prepare_s"], told[1]["backward_s"]) == ("0.25", "0.125")
+    assert not set(PHASES) & set(names) - NO_SENSORS
 
 
 @pytest.mark.parametrize(("part", "most"), [(0.0, 1.0), (2.0, 1.0), (-1.0, 1.0)])

@@ -22,7 +22,7 @@ from lbbsp.top.stragglers import figures, lines, thresholds
 RANKS = 5
 
 
-def job_of(*detectors):
+def job_of(*detectors, until=60):
     """A job of which rank 3 becomes twice as slow at iteration 40."""
     made = JobTable(sizer_maker("ema"))
     made.detectors = detectors
@@ -33,7 +33,7 @@ def job_of(*detectors):
         )  # fmt: skip
         made.handle(b"%d" % rank, encode(hello), 0.0)
     run(made, 0, 40)
-    run(made, 40, 20, slow=3)
+    run(made, 40, until - 40, slow=3)
     return made
 
 
@@ -42,11 +42,13 @@ def table():
     return job_of("history")
 
 
-def run(table, first, iterations, slow=-1):
+def run(table, first, iterations, slow=-1, **fields):
     for k in range(first, first + iterations):
         for rank in range(RANKS):
             own_s = 0.1 * (2.0 if rank == slow else 1.0)
-            report = Report(job="j", incarnation="i", rank=rank, iteration=k, samples=32, own_time_s=own_s, wait_s=0.01)
+            report = Report(
+                job="j", incarnation="i", rank=rank, iteration=k, samples=32, own_time_s=own_s, wait_s=0.01, **fields
+            )
             table.handle(b"%d" % rank, encode(report), 0.1 * k)
         table.catch_up()
 
@@ -72,6 +74,19 @@ def test_a_manager_s_detectors_are_those_of_its_jobs():
     seen = look(without, job="j")
     assert [flag for flag in seen.flags if flag.slow] == []
     assert seen.own_time_s[3] == pytest.approx(0.2)
+
+
+def test_a_flag_s_evidence_says_where_in_the_step_the_time_went():
+    """As `lbbsp top` and `lbbsp stragglers --json` show it; an older rank's reports say nothing of it."""
+    made = job_of("history", until=40)
+    run(made, 40, 1, phases_s=(0.0, 0.03, 0.06))
+    run(made, 41, 8, slow=3)
+    run(made, 49, 1, slow=3, phases_s=(0.1, 0.03, 0.06))
+    run(made, 50, 12, slow=3)
+    (flag,) = (flag for flag in look(made, job="j").flags if flag.slow)
+    assert "of what was added 100% between draw and forward" in flag.evidence
+    (older,) = (flag for flag in look(job_of("history"), job="j").flags if flag.slow)
+    assert "of what was added" not in older.evidence
 
 
 def test_a_look_at_no_job_names_the_jobs(table):
