@@ -14,13 +14,13 @@ plan of the manager's; adopted_share: of the plans offered in such times, those 
 
 import argparse
 import json
-import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ import psutil
 for folder in ("service", "pytorch", "worker"):
     sys.path.append(str(Path(__file__).parents[1] / "tests" / folder))
 
-import ranks  # noqa: E402
+import torchrun  # noqa: E402
 from chaos_faults import Hit, Injector, Schedule, quiet, started  # noqa: E402
 from chaos_path import Life, judge, lives  # noqa: E402
 from proxy import Proxy  # noqa: E402
@@ -54,38 +54,16 @@ class Played:
     """The log's end, where it hung or failed."""
 
 
-def torchrun(arguments: list[str], environment: dict[str, str], log: str) -> None:
-    """The process of torchrun's agent; torch is there already."""
-    os.setsid()
-    file = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    for name in [name for name in os.environ if name.startswith("LBBSP_")]:
-        del os.environ[name]
-    os.environ.update(environment)
-    from torch.distributed import run
-
-    run.main(arguments)
-
-
 def agent(schedule: Schedule, folder: Path, manager: str) -> Any:
     """A job of two ranks under torchrun, begun."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*ranks.PRELOAD, "torch.distributed.run"])
     kills = sum(fault.kind == "rank_kill" for fault in schedule.faults)
-    arguments = [
+    options = [
         "--nproc-per-node=2", f"--max-restarts={kills + SPARE_RESTARTS}", f"--rdzv-id=chaos-{schedule.program.seed}",
-        "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1", "--start-method=fork",
-        "--run-path", str(JOB), str(folder / "rows"), schedule.program.text(),
+        "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0",
     ]  # fmt: skip
-    environment = {
-        "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "LBBSP_STATE_DIR": str(folder / "cache"),
-        "LBBSP_MANAGER": manager,
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # else gloo may meet addresses of the attempt before
-    }  # fmt: skip
-    process = context.Process(target=torchrun, args=(arguments, environment, str(folder / "log")))
-    process.start()
-    return process
+    arguments = [str(folder / "rows"), schedule.program.text()]
+    environment = {"LBBSP_STATE_DIR": str(folder / "cache"), "LBBSP_MANAGER": manager}
+    return torchrun.started(options, JOB, arguments, environment, folder / "log")
 
 
 def play(seed: int, timeout_s: float) -> Played:
@@ -199,15 +177,15 @@ SHOWN = (
 )
 
 
-def chaos(seeds: list[int], timeout_s: float, tell: Any = lambda played: None) -> dict[str, Any]:
-    """All these schedules; their figures together."""
+def chaos(seeds: list[int], timeout_s: float, at_once: int = 1, tell: Any = lambda played: None) -> dict[str, Any]:
+    """All these schedules, so many at a time; their figures together."""
     counts: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
-    for seed in seeds:
-        played = play(seed, timeout_s)
-        counts.update(played.counts)
-        kinds.update(played.kinds)
-        tell(played)
+    with ThreadPoolExecutor(at_once) as pool:
+        for played in pool.map(lambda seed: play(seed, timeout_s), seeds):
+            counts.update(played.counts)
+            kinds.update(played.kinds)
+            tell(played)
     shares = {
         "adopted_share": counts["adopted"] / max(1, counts["offered"]),
         "offered_share": counts["offered"] / max(1, counts["quiet_steps"]),
@@ -228,12 +206,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedules", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="of the first; each one more for the next")
+    parser.add_argument("--at-once", type=int, default=1, help="schedules at a time; shares are of one at a time")
     parser.add_argument("--timeout-s", type=float, default=60.0, help="a schedule that takes longer hangs")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left of the job under way
     seeds = list(range(arguments.seed, arguments.seed + arguments.schedules))
-    result = chaos(seeds, arguments.timeout_s, _tell)
+    result = chaos(seeds, arguments.timeout_s, arguments.at_once, _tell)
     for name, value in result.items():
         print(name, value)
     if arguments.json:

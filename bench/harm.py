@@ -8,9 +8,6 @@ after 250 iterations of LB-BSP, the iteration time of the ideal by both ranks' m
 """
 
 import argparse
-import json
-import tempfile
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -106,14 +103,12 @@ class Around:
 def figures(run: dict[str, Any]) -> dict[str, Any]:
     """Figures of one run."""
     ratios = np.array([lbbsp / equal for equal, lbbsp in run["pairs"]])
-    random = np.random.default_rng(0)
-    medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
     own = np.array(run["reports"])[:, -MEASURED + 5 :]
     samples, own_s = own[..., 0], own[..., 1]
     ideal_s = (samples.sum(axis=0) / (samples / own_s).sum(axis=0)).mean()
     return {
         "over_equal": float(np.median(ratios)),
-        "interval_95": [float(np.quantile(medians, 0.025)), float(np.quantile(medians, 0.975))],
+        "interval_95": workers.interval_95(ratios),
         "over_equal_mean": float(np.mean([lbbsp for _, lbbsp in run["pairs"]]) / np.mean([e for e, _ in run["pairs"]])),
         "efficiency": float(ideal_s / run["steady_s"]),
         "speedup": run["equal_s"] / run["steady_s"],
@@ -123,29 +118,24 @@ def figures(run: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Run both lookaheads and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = workers.options(__doc__)
     parser.add_argument("--pairs", type=int, default=40, help="pairs of blocks of 10 iterations under bursts")
     parser.add_argument("--batch", type=int, default=128, help="samples a rank")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lookaheads", type=int, nargs="*", default=[0, 8])
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lookahead", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments)
         return
     found = {}
     for lookahead in arguments.lookaheads:
-        with tempfile.TemporaryDirectory() as folder:
-            settings = ["--pairs", str(arguments.pairs), "--batch", str(arguments.batch), "--seed", str(arguments.seed)]
-            workers.launch(__file__, 2, [*settings, "--lookahead", str(lookahead), "--out", f"{folder}/out"], 600)
-            found[f"lookahead {lookahead}"] = figures(json.loads(Path(f"{folder}/out").read_text()))
+        settings = ["--pairs", str(arguments.pairs), "--batch", str(arguments.batch), "--seed", str(arguments.seed)]
+        run = workers.found(__file__, 2, [*settings, "--lookahead", str(lookahead)], 600)
+        found[f"lookahead {lookahead}"] = figures(run)
     for name, row in found.items():
         print(name, "  ".join(f"{key} {value}" for key, value in row.items()))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(found, indent=2))
+    workers.keep(arguments.json, found)
 
 
 if __name__ == "__main__":

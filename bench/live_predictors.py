@@ -7,12 +7,9 @@ interval; below 1 is faster. `equal` trains with equal sizes. Keep the machine o
 """
 
 import argparse
-import json
 import os
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,38 +99,29 @@ def figures(rounds: list[dict[str, float]], seed: int) -> dict[str, Any]:
 
 
 def _paired(ratios: np.ndarray, seed: int) -> dict[str, Any]:
-    medians = np.median(np.random.default_rng(seed).choice(ratios, (2000, len(ratios))), axis=1)
-    interval = [float(np.quantile(medians, share)) for share in (0.025, 0.975)]
-    return {"median": float(np.median(ratios)), "interval_95": interval, "rounds": len(ratios)}
+    return {"median": float(np.median(ratios)), "interval_95": workers.interval_95(ratios, seed), "rounds": len(ratios)}
 
 
 def main() -> None:
     """Run one job and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = workers.options(__doc__)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--warm-up", type=int, default=1, help="rounds before those that count")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each lane in each round")
     parser.add_argument("--batch", type=int, default=96, help="samples a rank")
     parser.add_argument("--lanes", nargs="+", default=list(LANES), help="predictors, or `equal`")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        out = f"{folder}/out.json"
-        limit_s = 60 + 2 * (arguments.rounds + arguments.warm_up) * len(arguments.lanes) * (arguments.seconds + 1)
-        workers.launch(__file__, 2, [*sys.argv[1:], "--out", out], limit_s)
-        result = figures(json.loads(Path(out).read_text()), arguments.seed)
+    limit_s = 60 + 2 * (arguments.rounds + arguments.warm_up) * len(arguments.lanes) * (arguments.seconds + 1)
+    result = figures(workers.found(__file__, 2, sys.argv[1:], limit_s), arguments.seed)
     print(f"# python bench/live_predictors.py {' '.join(sys.argv[1:])}   (2 ranks, seed {arguments.seed})")
     for name, value in result.items():
         shown = f"{value:.1f}" if isinstance(value, float) else f"{value['median']:.3f} {value['interval_95']}"
         print(f"{name:>16} {shown}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=2))
+    workers.keep(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,9 @@ in turn. Joining: one batch of 64 as two chunks, collated apart, cut and joined,
 """
 
 import argparse
-import json
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -85,28 +82,22 @@ def _median_ms(call: Callable[[], Any], repeats: int) -> float:
 
 def main() -> None:
     """Measure both and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = workers.options(__doc__)
     parser.add_argument("--iterations", type=int, default=32, help="of each epoch")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments)
         return
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        counts = ["--iterations", str(arguments.iterations), "--repeats", str(arguments.repeats)]
-        workers.launch(__file__, 2, [*counts, "--out", f"{folder}/out"], 600)
-        rates = json.loads(Path(f"{folder}/out").read_text())
+    counts = ["--iterations", str(arguments.iterations), "--repeats", str(arguments.repeats)]
+    rates = workers.found(__file__, 2, counts, 600)
     medians = {name: statistics.median(values) for name, values in rates.items()}
     result = {"samples_per_s": medians, "throughput_ratio": medians["chunks"] / medians["stock"]}
     result |= {f"joining_ms {name}": joining_ms(shape) for name, shape in SHAPES.items()}
     for name, value in result.items():
         print(name, value)
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=2))
+    workers.keep(arguments.json, result)
 
 
 if __name__ == "__main__":

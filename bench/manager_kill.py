@@ -90,11 +90,8 @@ def _wait(path: str, number: int, job: "subprocess.Popen[bytes]") -> None:
 
 def main() -> None:
     """Run it once and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = workers.options(__doc__)
     parser.add_argument("--iterations", type=int, default=240)
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments)
@@ -111,8 +108,7 @@ def main() -> None:
     }
     for name, value in result.items():
         print(name, value)
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=2))
+    workers.keep(arguments.json, result)
 
 
 if __name__ == "__main__":

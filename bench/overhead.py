@@ -6,11 +6,8 @@ manager's CPU is a process of its own and given apart.
 """
 
 import argparse
-import json
 import statistics
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,11 +97,9 @@ def figures(run: dict[str, Any]) -> dict[str, Any]:
     """Figures of one run."""
     times = run["ranks"][0][0]
     ratios = np.array(times["on"][WARM_UP_BLOCKS:]) / np.array(times["off"][WARM_UP_BLOCKS:])
-    random = np.random.default_rng(0)
-    medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
     return {
         "ratio": float(np.median(ratios)),
-        "interval_95": [float(np.quantile(medians, 0.025)), float(np.quantile(medians, 0.975))],
+        "interval_95": workers.interval_95(ratios),
         "our_us": max(ours for _, ours in run["ranks"]),
         "manager_us": run["manager_us"],
         "iteration_ms": 1e3 * statistics.median(times["off"][WARM_UP_BLOCKS:]),
@@ -113,29 +108,23 @@ def figures(run: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Run 2 and 4 ranks and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = workers.options(__doc__)
     parser.add_argument("--blocks", type=int, default=25, help="pairs of blocks of 20 iterations")
     parser.add_argument("--batch", type=int, default=96, help="samples a rank")
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments)
         return
     found = {}
     for ranks in arguments.ranks:
-        with tempfile.TemporaryDirectory() as folder:
-            settings = ["--blocks", str(arguments.blocks), "--batch", str(arguments.batch * 2 // ranks)]
-            workers.launch(__file__, ranks, [*settings, "--out", f"{folder}/out"], 600)
-            found[str(ranks)] = figures(json.loads(Path(f"{folder}/out").read_text()))
+        settings = ["--blocks", str(arguments.blocks), "--batch", str(arguments.batch * 2 // ranks)]
+        found[str(ranks)] = figures(workers.found(__file__, ranks, settings, 600))
     for ranks, row in found.items():
         print(f"{ranks} ranks", "  ".join(f"{key} {value}" for key, value in row.items()))
-    if arguments.json:
-        result = {"ratio": found[str(arguments.ranks[0])]["ratio"], "detail": found}
-        result["our_us_per_iteration"] = {ranks: row["our_us"] for ranks, row in found.items()}
-        Path(arguments.json).write_text(json.dumps(result, indent=2))
+    result = {"ratio": found[str(arguments.ranks[0])]["ratio"], "detail": found}
+    result["our_us_per_iteration"] = {ranks: row["our_us"] for ranks, row in found.items()}
+    workers.keep(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -121,15 +121,12 @@ def _when_ready(out: str, core: int, seed: int, seconds: float, stop: threading.
 
 def main() -> None:
     """Run all modes, interleaved, and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = workers.options(__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each run, after the warm-up")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sample-us", type=float, default=20.0, help="work to read one sample")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--mode", choices=MODES, help=argparse.SUPPRESS)
-    parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments)
@@ -142,8 +139,7 @@ def main() -> None:
     print(f"seed {arguments.seed}, {arguments.repeats} repeats of {arguments.seconds:g} s; slowdown over the ideal")
     for mode in MODES:
         print(f"{mode:9s}", "  ".join(f"{key} {value:.3f}" for key, value in result[mode].items()))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=2))
+    workers.keep(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """Real training workers for the benches: a job of ranks on pinned cores, a small model, and what its adapter saw.
 
-Imported by the scripts beside it; each of them starts itself again under torch.distributed.run with `--worker`.
+Imported by the scripts beside it; each of them starts itself again under torch.distributed.run with `--worker`, which
+writes what rank 0 found to `--out`.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,23 @@ os.sched_setaffinity(0, {int(sys.argv[1])})
 while os.getppid() == int(sys.argv[2]):
     sum(range(10000))
 """
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """A bench's arguments: --json for its user, --worker and --out for its ranks."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    return parser
+
+
+def found(script: str, ranks: int, arguments: list[str], timeout_s: float) -> Any:
+    """What `script --worker --out` has written, run as so many ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"{folder}/out"
+        launch(script, ranks, [*arguments, "--out", out], timeout_s)
+        return json.loads(Path(out).read_text())
 
 
 def launch(script: str, ranks: int, arguments: list[str], timeout_s: float) -> None:
@@ -139,3 +159,15 @@ def write(path: str, value: Any) -> None:
     """As JSON, at once: readers never see half of it."""
     Path(path + ".new").write_text(json.dumps(value))
     Path(path + ".new").rename(path)
+
+
+def keep(path: str | None, figures: Any) -> None:
+    """Write the figures where --json says."""
+    if path:
+        Path(path).write_text(json.dumps(figures, indent=2))
+
+
+def interval_95(ratios: np.ndarray, seed: int = 0) -> list[float]:
+    """Bootstrap interval of the median."""
+    medians = np.median(np.random.default_rng(seed).choice(ratios, (2000, len(ratios))), axis=1)
+    return [float(np.quantile(medians, share)) for share in (0.025, 0.975)]

@@ -17,8 +17,19 @@ from outcomes import JobError, Outcome, collect, tell, values
 
 __all__ = ["JobError", "Outcome", "outcomes", "run"]
 
-PRELOAD = ["torch", "torch._dynamo", "torch.nn.parallel", "torch.utils.data", "lbbsp.adapters.pytorch", "pytest"]
+PRELOAD = [
+    *("torch", "torch._dynamo", "torch.nn.parallel", "torch.utils.data", "torch.distributed.run"),
+    *("lbbsp.adapters.pytorch", "pytest"),
+]
 COLLECTIVE_TIMEOUT_S = 30.0
+
+
+def forking() -> Any:
+    """The context whose processes come from that server."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch as it is imported
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
 
 
 def run(world_size: int, case: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
@@ -51,9 +62,7 @@ def outcomes(
     Raises:
         JobError: a rank hung; the text has every rank's stacks.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    context = forking()
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(world_size):

@@ -7,11 +7,20 @@ from typing import Any
 
 import torch
 from epochs import Numbers
+from random_manager import travel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from lbbsp.adapters.pytorch import balance
+
+ITERATIONS, WINDOW = 64, 16
+"""Iterations of a schedule; with faults, then as many without."""
+
+
+def quiet(iteration: int) -> bool:
+    """Whether nothing goes wrong in this iteration."""
+    return iteration // WINDOW % 2 == 1
 
 
 @dataclass(frozen=True)
@@ -29,13 +38,13 @@ class Schedule:
     peeks: float
 
     @staticmethod
-    def of(seed: int, iterations: int) -> "Schedule":
+    def of(seed: int) -> "Schedule":
         random = Random(seed)
         world_size = random.choice([2, 2, 3])
         local_batch = random.randint(3, 8)
         return Schedule(
             seed=seed,
-            iterations=iterations,
+            iterations=ITERATIONS,
             world_size=world_size,
             local_batch=local_batch,
             samples=random.randint(6, 14) * local_batch * world_size + random.randint(0, 5),
@@ -72,6 +81,8 @@ class Program:
         )
         model = DistributedDataParallel(torch.nn.Linear(1, 1))
         self.model, self.loader = balance(model, loader, min_samples=0, chunks=schedule.chunks)
+        if rank == 0:
+            self._travel()
         self.account = Account()
         self.done = 0
         self._kept: list[Any] = []
@@ -90,6 +101,16 @@ class Program:
         self._kept.clear()
         self.loader.balancer.close()
         return self.account
+
+    def _travel(self) -> None:
+        balancer = self.loader.balancer
+        relay, reduced = balancer.follower.channel, balancer._gradients._reduced
+
+        def travelled() -> None:
+            travel(relay, quiet(relay._sequence))
+            reduced()
+
+        balancer._gradients._reduced = travelled
 
     def _iterate(self, iterator: Any, epoch: int) -> bool:
         while True:
@@ -127,10 +148,10 @@ class Program:
         return batch
 
     def _reduce(self, batch: Any) -> None:
-        time.sleep(0.008 + 0.008 * self.own.random())
+        time.sleep(0.004 + 0.004 * self.own.random())
         for _ in range(self.schedule.reductions):
             self.model(batch.to(torch.float32).reshape(-1, 1)).mean().backward()
-        time.sleep(0.005)  # an optimizer
+        time.sleep(0.002)  # an optimizer
 
     def _perhaps_peek(self) -> None:
         if self._kept and self.own.random() < 0.5:

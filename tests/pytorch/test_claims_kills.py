@@ -99,14 +99,14 @@ def slow_store(rank: int) -> tuple[Any, int, int]:
     walk = Walk(rank, 2, 0, 206)
     slow = walk.loader.counters._store = SlowStore(walk.loader.counters._store, 0.01)
     ahead = 0
-    later = walk.loader.counters.add_later
+    later = walk.loader.counters.later
 
-    def counted(name: str, units: int) -> Any:
+    def counted(call: Any, delay_s: float) -> Any:
         nonlocal ahead
         ahead += 1
-        return later(name, units)
+        return later(call, delay_s)
 
-    walk.loader.counters.add_later = counted
+    walk.loader.counters.later = counted
     for number in range(2):
         walk.epoch(number)
     walk.loader.balancer.close()

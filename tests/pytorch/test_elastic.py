@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torchrun
 from harness import ManagerProcess
 
 from lbbsp.service.journal_file import payloads
@@ -35,33 +34,26 @@ def until(condition: Callable[[], bool], what: str) -> None:
         assert time.perf_counter() < deadline_s, f"{what}: not in 90 s"
 
 
-def lose(agent: "subprocess.Popen[bytes]") -> None:
+def lose(agent: Any) -> None:
     """A machine is gone: the agent and all that it has started."""
     for process in [*psutil.Process(agent.pid).children(recursive=True), psutil.Process(agent.pid)]:
         process.kill()
-    agent.wait()
+    agent.join()
 
 
 class Agents:
-    """Agents of torchrun, each in a process group of its own; all end with the test."""
+    """Agents of torchrun, each in a session of its own; all end with the test."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self.port = free_port()
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: list[Any] = []
 
-    def launch(self, *options: str, manager: str | None = None, job: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("LBBSP_")} | {
-            "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "LBBSP_STATE_DIR": str(self.out / "cache"),
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # else gloo may meet addresses of the attempt before
-        }  # fmt: skip
+    def launch(self, *options: str, manager: str | None = None, job: tuple[str, ...] = ()) -> Any:
+        environment = {"LBBSP_STATE_DIR": str(self.out / "cache")}
         if manager is not None:
             environment["LBBSP_MANAGER"] = manager
-        command = [sys.executable, "-m", "torch.distributed.run", "--local-addr", "127.0.0.1", *options]
-        with (self.out / "log").open("ab") as log:
-            process = subprocess.Popen(
-                [*command, str(SCRIPT), str(self.out), *job], env=environment, stderr=log, start_new_session=True
-            )
+        process = torchrun.started([*options], SCRIPT, [str(self.out), *job], environment, self.out / "log")
         self._running.append(process)
         return process
 
@@ -71,16 +63,13 @@ class Agents:
 
     def close(self) -> None:
         for process in self._running:
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    lose(process)
+            if process.is_alive():
+                lose(process)
 
 
-def ended(agent: "subprocess.Popen[bytes]", out: Path) -> None:
-    assert agent.wait(110) == 0, (out / "log").read_text()
+def ended(agent: Any, out: Path) -> None:
+    agent.join(110)
+    assert agent.exitcode == 0, (out / "log").read_text()
 
 
 def rows(out: Path, restart: int, rank: int) -> list[dict[str, Any]]:
@@ -204,7 +193,7 @@ def test_the_world_shrinks_and_grows_and_only_the_devices_that_stay_are_known(tm
     )  # fmt: skip
     job = ("--places=01,01", f"--until={tmp_path / 'enough'}")
 
-    def machine(ranks: int, has_store: int) -> "subprocess.Popen[bytes]":
+    def machine(ranks: int, has_store: int) -> Any:
         here = (f"--nproc-per-node={ranks}", f"--rdzv-conf={QUICK},is_host={has_store}")
         return agents.launch(*rendezvous, *here, manager=manager.address, job=job)
 

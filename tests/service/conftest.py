@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from harness import ManagerProcess, Ranks
+from incarnations import World
 
 
 @pytest.fixture
@@ -35,3 +36,12 @@ def ranks(shared_manager: ManagerProcess, request: pytest.FixtureRequest):
     yield make
     for job in made:
         job.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """One job name at a manager without sockets."""
+    made = World(tmp_path)
+    yield made
+    assert made.journal is not None
+    made.journal.close()

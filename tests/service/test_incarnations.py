@@ -1,6 +1,7 @@
-"""Incarnations of one job in any order of hellos, reports, byes and kills of the manager, with a real journal.
+"""Which incarnation of a job runs, in any order of hellos, reports, byes and kills of the manager, with a real journal.
 
-On paper first; each of these is a test here or in the random one at the end, which mixes them all:
+On paper first; each of these is a test here, in test_remembered.py (4, 6, 7, 9), or in the random one at the end, which
+mixes them all:
  1. a client of an earlier incarnation comes back after a newer one has begun: refused, also by the next manager
  2. the manager is killed between the hellos of a new incarnation: the hellos come again
  3. hellos of two incarnations interleave: the one that is complete last runs, the other is refused
@@ -13,130 +14,12 @@ On paper first; each of these is a test here or in the random one at the end, wh
 """
 
 import random
-import shutil
 
-import numpy as np
 import pytest
+from incarnations import SPEEDS, Incarnation, X, follows_speeds
 
-from lbbsp.protocol import Bye, Hello, Plan, Refused, Report, Unknown, Welcome
-from lbbsp.protocol import encode as encode_message
-from lbbsp.service.job import sizer_maker
-from lbbsp.service.journal import Journal
+from lbbsp.protocol import Plan, Refused, Unknown, Welcome
 from lbbsp.service.journal_records import encode
-from lbbsp.service.keeper import Keeper
-from lbbsp.service.table import JobTable
-
-X = 120
-SPEEDS = {"slow": 1000.0, "fast": 4000.0, "usual": 2000.0, "other": 3000.0}
-
-
-class World:
-    """One job name, its incarnations, and a manager that may be killed at any moment; time stands still unless told."""
-
-    def __init__(self, folder, predictor: str = "last") -> None:
-        self.folder, self.predictor = folder, predictor
-        self.now_s, self.wall_s, self.run = 100.0, 1e9, 0
-        self.journal: Journal | None = None
-        self.heard: list[tuple[bytes, object]] = []
-        self.truths: list[bytes] = []
-        self.start()
-
-    def start(self) -> None:
-        self.run += 1
-        self.journal = Journal(self.folder / f"journal{self.run}")
-        self.table = JobTable(sizer_maker(self.predictor))
-        self.keeper = Keeper(self.table, self.journal, lambda: self.now_s, lambda: self.wall_s)
-
-    def kill(self, flushed: bool = True) -> None:
-        """What has reached the file is all that the next manager gets."""
-        if flushed:
-            assert self.journal.flush()
-        shutil.copy(self.folder / f"journal{self.run}", self.folder / f"journal{self.run + 1}")
-        self.journal.close()
-        self.start()
-
-    def say(self, message, peer: bytes | None = None) -> list:
-        peer = peer or b"%s %d run %d" % (message.incarnation.encode(), message.rank, self.run)
-        replies = self.table.handle(peer, encode_message(message), self.now_s)
-        assert self.table.rejections.of("j").keys() <= {
-            "unknown incarnation",
-            "no hello",
-            "early",
-            "stale",
-            "unknown rank",
-        }
-        self.table.catch_up()
-        self.keeper.look(self.now_s)
-        self.heard += replies
-        if (job := self.table.jobs.get("j")) is not None and job.live is not None:
-            self.truths.append(encode(job.live.sizer.told()))
-        return [reply for to, reply in replies if to == peer]
-
-    def pass_s(self, seconds: float) -> None:
-        self.now_s += seconds
-        self.wall_s += seconds
-        self.table.forget_vanished(self.now_s)
-        self.keeper.look(self.now_s)
-
-
-class Incarnation:
-    """Ranks on machines."""
-
-    def __init__(self, world: World, name: str, machines=("slow", "fast"), **fields) -> None:
-        self.world, self.name, self.machines = world, name, machines
-        self.fields = {"min_samples": 0, "max_samples": X} | fields
-        self.sizes = self.equal = [X // len(machines)] * len(machines)
-        self.iteration = 0
-
-    def hello(self, rank: int) -> list:
-        return self.world.say(
-            Hello(
-                job="j", incarnation=self.name, rank=rank, world_size=len(self.machines), global_batch=X,
-                machine=self.machines[rank], **self.fields,
-            )
-        )  # fmt: skip
-
-    def join(self) -> "Incarnation":
-        for rank in range(len(self.machines)):
-            (answer, *_) = self.hello(rank)
-            assert isinstance(answer, Welcome), answer
-        return self
-
-    def report_of(self, rank: int, iteration: int | None = None) -> Report:
-        samples = self.sizes[rank]
-        own_s = (samples + 1) / SPEEDS[self.machines[rank]]
-        number = self.iteration if iteration is None else iteration
-        return Report(job="j", incarnation=self.name, rank=rank, iteration=number, samples=samples, own_time_s=own_s)
-
-    def step(self) -> Plan | None:
-        plan = None
-        for rank in reversed(range(len(self.machines))):
-            for reply in self.world.say(self.report_of(rank)):
-                plan = reply if isinstance(reply, Plan) else plan
-        self.iteration += 1
-        if plan is not None:
-            self.sizes = list(plan.sizes)
-        return plan
-
-    def steps(self, number: int) -> Plan:
-        plans = [self.step() for _ in range(number)]
-        assert plans[-1] is not None
-        return plans[-1]
-
-    def bye(self, rank: int) -> None:
-        self.world.say(Bye(job="j", incarnation=self.name, rank=rank))
-
-
-@pytest.fixture
-def world(tmp_path):
-    made = World(tmp_path)
-    yield made
-    made.journal.close()
-
-
-def follows_speeds(plan: Plan, machines) -> bool:
-    speeds = np.array([SPEEDS[name] for name in machines])
-    return bool(np.abs(np.array(plan.sizes) - X * speeds / speeds.sum()).max() <= 3)
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -200,20 +83,6 @@ def test_3_hellos_of_two_incarnations_interleave_and_the_last_complete_one_runs(
     assert isinstance(both[other].hello(0)[0], Refused)
 
 
-def test_4_half_an_iteration_is_never_taken_up(world):
-    first = Incarnation(world, "first").join()
-    first.steps(10)
-    world.say(first.report_of(1))
-    world.pass_s(2.0)
-    whole = world.truths[-1]
-    world.kill()
-    assert encode(world.table.past.jobs["j"].state) == whole
-    first.join()
-    world.say(first.report_of(0))
-    first.iteration += 1
-    assert first.steps(2).based_on_iteration == 12
-
-
 @pytest.mark.parametrize("flushed", [False, True])
 def test_5_versions_rise_whatever_the_journal_missed(world, flushed):
     first = Incarnation(world, "first").join()
@@ -234,36 +103,6 @@ def test_5_versions_rise_where_an_incarnation_begins_anew_with_other_bounds(worl
     assert first.steps(1).version > newest
 
 
-@pytest.mark.parametrize("killed", [False, True])
-@pytest.mark.parametrize("gathering", [False, True])
-def test_6_all_say_bye_before_or_while_the_next_gather(world, killed, gathering):
-    first = Incarnation(world, "first").join()
-    first.steps(10)
-    second = Incarnation(world, "second")
-    if gathering:
-        second.hello(0)
-    for rank in range(2):
-        first.bye(rank)
-    world.pass_s(5.0)
-    if killed:
-        world.kill()
-    second.join()
-    assert follows_speeds(second.steps(1), second.machines)
-
-
-def test_6_a_job_that_ended_is_forgotten_soon(world):
-    first = Incarnation(world, "first").join()
-    first.steps(10)
-    for rank in range(2):
-        first.bye(rank)
-    world.pass_s(700.0)
-    assert world.table.past.jobs == {}
-    assert world.table.jobs == {}
-    world.kill()
-    assert world.table.past.jobs == {}
-    assert world.journal.records() == []
-
-
 def test_6_a_bye_of_an_earlier_incarnation_ends_nothing(world):
     first = Incarnation(world, "first").join()
     first.steps(3)
@@ -271,44 +110,6 @@ def test_6_a_bye_of_an_earlier_incarnation_ends_nothing(world):
     for rank in range(2):
         first.bye(rank)
     assert isinstance(second.steps(1), Plan)
-
-
-@pytest.mark.parametrize("killed", [False, True])
-@pytest.mark.parametrize(
-    "machines", [("fast", "slow"), ("slow",), ("fast", "usual", "slow", "other"), ("fast", "slow", "usual")]
-)
-def test_7_what_was_learnt_follows_the_machine_through_any_change_of_the_world(world, killed, machines):
-    first = Incarnation(world, "first", ("slow", "fast", "usual")).join()
-    first.steps(20)
-    if killed:
-        world.pass_s(2.0)
-        world.kill()
-    second = Incarnation(world, "second", machines).join()
-    live = world.table.jobs["j"].live
-    known = [name in first.machines for name in machines]
-    last = live.sizer._forecaster.last
-    assert (np.isfinite(last) == known).all()
-    plan = second.steps(1)
-    assert sum(plan.sizes) == X
-    assert follows_speeds(second.steps(3), machines)
-
-
-def test_7_a_machine_that_was_away_for_an_incarnation_is_known_when_it_is_back(world):
-    Incarnation(world, "first", ("slow", "fast", "usual")).join().steps(20)
-    second = Incarnation(world, "second", ("fast", "slow")).join()
-    second.steps(5)
-    third = Incarnation(world, "third", ("usual", "fast", "slow")).join()
-    assert np.isfinite(world.table.jobs["j"].live.sizer._forecaster.last).all()
-    assert follows_speeds(third.steps(1), third.machines)
-
-
-def test_7_ranks_that_share_a_device_name_are_matched_in_order_and_the_absent_one_is_kept(world):
-    Incarnation(world, "first", ("slow", "fast", "fast")).join().steps(20)
-    Incarnation(world, "second", ("fast", "slow")).join().steps(5)
-    third = Incarnation(world, "third", ("fast", "slow", "fast", "usual")).join()
-    known = np.isfinite(world.table.jobs["j"].live.sizer._forecaster.last)
-    assert known.tolist() == [True, True, True, False]
-    assert follows_speeds(third.steps(3), third.machines)
 
 
 def test_8_a_frame_that_is_sent_again_moves_nothing(world):
@@ -322,46 +123,6 @@ def test_8_a_frame_that_is_sent_again_moves_nothing(world):
     for message in old:
         assert world.say(message, b"first %d run %d" % (message.rank, world.run)) == []
     assert encode(world.table.jobs["j"].live.sizer.told()) == before
-
-
-def test_9_the_same_incarnation_with_other_bounds_keeps_what_it_learnt_and_the_bounds(world):
-    first = Incarnation(world, "first").join()
-    first.steps(10)
-    world.pass_s(2.0)
-    world.kill()
-    first.fields["max_samples"] = 80
-    first.join()
-    assert first.steps(1).sizes == (40, 80)
-
-
-def test_a_silent_job_is_forgotten_by_the_table_and_by_the_journal(world):
-    Incarnation(world, "first").join().steps(3)
-    world.pass_s(world.table.forget_after_s + 2.0)
-    assert world.table.jobs == {}
-    world.pass_s(2.0)
-    world.kill()
-    assert world.table.past.jobs == {}
-
-
-def test_a_remembered_job_is_forgotten_by_the_time_that_somebody_last_spoke_for_it(world):
-    Incarnation(world, "first").join().steps(3)
-    world.kill()
-    world.pass_s(world.table.forget_after_s - 10.0)
-    world.kill()
-    assert "j" in world.table.past.jobs
-    world.pass_s(20.0)
-    assert world.table.past.jobs == {}
-    world.pass_s(2.0)
-    world.kill()
-    assert world.journal.records() == []
-
-
-def test_a_clock_that_was_set_back_keeps_nothing_longer_than_asked(world):
-    Incarnation(world, "first").join().steps(3)
-    world.wall_s -= 1e8
-    world.kill()
-    world.pass_s(world.table.forget_after_s + 1.0)
-    assert world.table.past.jobs == {}
 
 
 class Rank:

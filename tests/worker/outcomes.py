@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from random_manager import let_plans_come_in_time
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -71,6 +73,7 @@ def tell(pipe: Connection, folder: str, rank: int, env: dict[str, str], case: Ca
     with (Path(folder) / f"stack{rank}").open("w") as stacks:
         faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
         os.environ.update(env)
+        let_plans_come_in_time()
         kept = _Kept()
         logging.getLogger("lbbsp").addHandler(kept)
         logging.getLogger("lbbsp").setLevel(logging.INFO)

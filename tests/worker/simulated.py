@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from mesh import ChunkReading, MemoryLink, Mesh, Reading
-from random_manager import KINDS, Faults
+from random_manager import KINDS, Faults, travel
 
 from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import Hello
@@ -25,7 +25,7 @@ from lbbsp.worker.owntime import HostMarks, OwnTime
 from lbbsp.worker.relay import Relay
 from lbbsp.worker.vector import Vector
 
-WINDOW = 15
+WINDOW = 12
 """Iterations with faults, then as many without."""
 
 
@@ -252,12 +252,13 @@ class SimulatedRank(threading.Thread):
 
     def _reduce(self) -> None:
         pause = self.own.random()
-        time.sleep(0.003 + 0.003 * self.own.random() + (0.08 if pause < 0.004 else 0.0))
+        time.sleep(0.002 + 0.003 * self.own.random() + (0.08 if pause < 0.004 else 0.0))
         self.follower.reduction()
         self.mesh.reduction.wait()
-        time.sleep(0.004)
+        if self.rank == 0:
+            travel(self.channel, self.schedule.faults.quiet(self.channel._sequence))
         self.follower.reduced()
-        time.sleep(0.002)
+        time.sleep(0.001)
 
     def _perhaps_peek(self) -> None:
         """This rank alone looks into the loader; some peeks live on for a while."""

@@ -1,29 +1,25 @@
 """The two examples differ by the README's two lines, and train the same model."""
 
 import difflib
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+import torchrun
+
+ROOT = Path(__file__).parents[2]
 PLAIN, BALANCED = (ROOT / "examples" / name for name in ("pytorch_ddp_plain.py", "pytorch_ddp.py"))
 TWO_LINES = ["from lbbsp.adapters.pytorch import balance", "model, loader = balance(model, loader)"]
 
 
-def torchrun(script):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    local = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    return subprocess.run(
-        [*command, *local, str(script)], capture_output=True, text=True, timeout=100, env=environment, check=False
-    )
+def begun(script, folder):
+    log = folder / script.stem
+    options = ["--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
+    return torchrun.started(options, script, [], {}, log), log
 
 
-def losses(script):
-    done = torchrun(script)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("epoch")]
+def losses(process, log):
+    process.join(100)
+    assert process.exitcode == 0, log.read_text()
+    return [float(line.split()[-1]) for line in log.read_text().splitlines() if line.startswith("epoch")]
 
 
 def test_the_examples_differ_by_exactly_the_two_lines():
@@ -39,8 +35,14 @@ def test_the_readme_shows_the_two_lines():
     assert readme[place : place + 2] == TWO_LINES
 
 
-def test_both_examples_run_and_learn_the_same():
-    plain, balanced = losses(PLAIN), losses(BALANCED)
+def test_both_examples_run_and_learn_the_same(tmp_path):
+    jobs = [begun(script, tmp_path) for script in (PLAIN, BALANCED)]
+    try:
+        plain, balanced = (losses(*job) for job in jobs)
+    finally:
+        for process, _ in jobs:
+            process.terminate()  # torchrun ends its ranks, too
+            process.join()
     assert len(plain) == len(balanced) == 3
     assert plain[-1] < plain[0]
     assert all(abs(a - b) < 0.01 for a, b in zip(plain, balanced, strict=True))
