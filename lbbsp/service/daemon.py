@@ -143,16 +143,16 @@ class Daemon:
 
     def _round(self) -> int:
         """One frame of each lane and as many of ZeroMQ's, so that neither way's news run far ahead; how many came."""
-        through_lanes = 0
+        taken = 0
         for speaker, frame in self._lanes.round() if self._lanes is not None else ():
-            through_lanes += 1
+            taken += 1
             self._take(self._router.through_lane(speaker, frame, self._clock()), speaker.peer)
-        for taken in range(max(1, through_lanes)):
-            try:
-                self._take(self._router.receive(self._clock()))
-            except zmq.Again:
-                return through_lanes + taken
-        return through_lanes + max(1, through_lanes)
+        for _ in range(max(1, taken)):
+            if not self._router.waiting():
+                break
+            taken += 1
+            self._take(self._router.receive(self._clock()))
+        return taken
 
     def _take(self, incoming: Incoming | None, through_lane_of: bytes | None = None) -> None:
         if incoming is None:
