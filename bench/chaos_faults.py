@@ -26,6 +26,8 @@ CLAIMS = 0.3
 """Share of the jobs whose ranks claim a part of each iteration."""
 NEVER_THERE = 0.1
 """Share of the jobs that begin without a manager."""
+LANES = 4
+"""One schedule in so many has its ranks speak to the manager past the link, as they do on one machine."""
 LASTING, LASTING_S = 25, (5.5, 8.0)
 """Each so many schedules a fault lasts so long; a peer that is silent for 5 s is hung up on."""
 SETTLE_S = 1.0
@@ -52,6 +54,11 @@ class Schedule:
 
     program: Program
     faults: tuple[Fault, ...]
+
+    @property
+    def lane(self) -> bool:
+        """Whether ranks may speak to the manager past ZeroMQ, and so past the link."""
+        return self.program.seed % LANES == LANES - 1
 
     @staticmethod
     def of(seed: int) -> "Schedule":
@@ -110,7 +117,7 @@ class Injector:
 
     def __init__(self, schedule: Schedule, folder: Path, link: proxy.Proxy, manager: ManagerProcess) -> None:
         self._left = sorted(schedule.faults, key=lambda fault: fault.step)
-        self._folder, self._link, self.manager = folder, link, manager
+        self._folder, self._link, self.manager, self._lane = folder, link, manager, schedule.lane
         self._threads: list[threading.Thread] = []
         self._turns = {kind: threading.Lock() for kind in ("manager", "rank", "link")}
         self.hits: list[Hit] = []
@@ -150,7 +157,7 @@ class Injector:
         killed = self.manager.stop(signal.SIGKILL) == -signal.SIGKILL
         self.failures += not killed
         time.sleep(fault.lasts_s)
-        self.manager = started(self._folder, int(self.manager.address.rpartition(":")[2]))
+        self.manager = started(self._folder, self._lane, int(self.manager.address.rpartition(":")[2]))
         return killed
 
     def _rank(self, fault: Fault, what: str) -> bool:
@@ -193,9 +200,10 @@ def _files(folder: Path) -> list[Path]:
     return list((folder / "rows").glob("*-*-*"))
 
 
-def started(folder: Path, port: int = 0) -> ManagerProcess:
+def started(folder: Path, lane: bool, port: int = 0) -> ManagerProcess:
     """The manager, with its journal."""
-    return ManagerProcess(folder / "manager.log", port, ["--journal", str(folder / "journal")])
+    options = ["--journal", str(folder / "journal"), "--lane" if lane else "--no-lane"]
+    return ManagerProcess(folder / "manager.log", port, options)
 
 
 def quiet(moment_s: float, hits: list[Hit]) -> bool:
