@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from random_manager import Faults, ScriptedManager
-from tf_ranks import outcomes, run
+from tf_ranks import SOON, outcomes, run
 from tf_walks import Plan, Walk, bereft, dying, part, peeking, walk
 
 DRAWS = 13
@@ -117,14 +117,14 @@ def test_resumes_within_an_epoch_in_other_worlds_and_the_chief_killed(tmp_path: 
 
 def test_a_dead_worker_ends_its_peers_with_tensorflows_own_error() -> None:
     with ScriptedManager() as manager:
-        ended = outcomes(2, dying, Plan(), env=manager.env, timeout_s=60)
+        ended = outcomes(2, dying, Plan(), env=manager.env | SOON, timeout_s=60)
     assert ended[1].error == "died"
     assert str(ended[0].error).startswith("UnavailableError"), ended[0].error
 
 
 def test_a_map_that_raises_is_the_users_own_error() -> None:
     with ScriptedManager() as manager:
-        ended = outcomes(2, walk, Plan(broken=70), env=manager.env, timeout_s=60)
+        ended = outcomes(2, walk, Plan(broken=70), env=manager.env | SOON, timeout_s=60)
     texts = sorted(str(one.error).partition(":")[0] for one in ended)
     assert "LookupError" in texts
     assert set(texts) <= {"LookupError", "UnavailableError", "died"}, texts
