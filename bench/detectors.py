@@ -241,6 +241,7 @@ def main() -> None:
 
         result["real"] = real = detectors_real.run(options.real)
         table("real workers", real["detectors"])
+        print("flagged the rank given twice:", real["flagged_rank_given_twice"], "silent after", real["silent_s"], "s")
         print("cause accuracy, real workers:", real["cause_accuracy"], "detail:", real["causes"])
     if options.json:
         options.json.write_text(json.dumps(result, indent=2))

@@ -51,14 +51,14 @@ def outside(before: Profile, now: Profile) -> bool:
 
 
 def on_cores(before: Profile, now: Profile, ratio: float) -> tuple[float, float]:
-    """The shares of what was added in which it worked, and in which it waited for a core; NaN where not known.
+    """The shares of what was added that are due to more work and to more waits for a core; NaN where not known.
 
-    What is left it slept. Both of the time between two readings, which may hold some iterations of before: so the ratio
-    is theirs, where it is known.
+    More work takes as much more time as it takes more processor time: on crowded cores it waits in proportion. What is
+    left it slept. Readings may hold some iterations of before: so the ratio is theirs, where it is known.
     """
     if now.get("window_s", math.nan) > before.get("window_s", math.nan):
         ratio = now["window_s"] / before["window_s"]
     had, got = before.get("own_share", math.nan), now.get("own_share", math.nan)
     waited, waits = before.get("delay_share", math.nan), now.get("delay_share", math.nan)
-    threads = max(had, 1.0)
-    return (got * ratio - had) / threads / (ratio - 1.0), (waits * ratio - waited) / (ratio - 1.0)
+    worked = (got * ratio / max(had, 1e-3) - 1.0) / (ratio - 1.0)
+    return worked, (waits * ratio - waited) / (ratio - 1.0) - max(0.0, worked) * waited

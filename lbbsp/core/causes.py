@@ -78,9 +78,8 @@ def more_by_plan(samples: float, share: float, own_s: float, usual_s: float) -> 
 
 
 def _input(before: Profile, now: Profile, share: float) -> Diagnosis:
-    time = (
-        f"time in the loader {_ms(before['input_s'])} before, {_ms(now['input_s'])} now: {share:.0%} of what was added"
-    )
+    time = f"time in the loader {_ms(before['input_s'])} before, {_ms(now['input_s'])} now"
+    time += f": {min(1.0, share):.0%} of what was added"
     if rise(before, now, "psi_io_share") > _PRESSURE:
         return Diagnosis(Cause.DISK, f"{time}; {_change(before, now, 'psi_io_share', 'stalled for a disk')}")
     return Diagnosis(Cause.INPUT, time)
@@ -127,9 +126,9 @@ def _cores(before: Profile, now: Profile, ratio: float) -> tuple[Cause, str]:
     if math.isnan(queued):
         return _guess(before, now, ratio, cpu)
     slept = 1.0 - worked - queued
-    named = ((worked, "at work"), (queued, "waiting for a core"), (slept, "asleep"))
+    named = ((worked, "more work"), (queued, "more waits for a core"), (slept, "sleep"))
     told = ", ".join(f"{min(1.0, max(0.0, share)):.0%} {what}" for share, what in named)
-    cpu = f"{cpu}; of what was added {told}"
+    cpu = f"{cpu}; what was added is {told}"
     if queued >= max(worked, slept):
         return Cause.NEIGHBOUR, cpu
     return _working(before, now, cpu) if worked >= slept else (Cause.BLOCKED, f"{cpu}: a lock, a sleep, a remote call")

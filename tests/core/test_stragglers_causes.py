@@ -101,6 +101,15 @@ def test_added_time_is_accounted_for_by_work_waits_for_a_core_and_sleep(changed,
         assert diagnose(before, now, fresh=True).cause is cause, "the same with more threads"
 
 
+def test_more_work_on_crowded_cores_is_no_new_neighbour():
+    """It waits for a core two thirds of the time, before as now."""
+    crowded = CORES | {"own_share": 0.33, "delay_share": 0.66}
+    now = crowded | {"compute_s": 0.2, "window_s": 0.2}
+    assert diagnose(crowded, now, fresh=True).cause is Cause.CLOCKS
+    assert diagnose(crowded, now | {"own_share": 0.17, "delay_share": 0.82}, fresh=True).cause is Cause.NEIGHBOUR
+    assert diagnose(crowded, now | {"own_share": 0.17, "delay_share": 0.33}, fresh=True).cause is Cause.BLOCKED
+
+
 def test_readings_over_iterations_of_before_too_are_held_against_their_own_time():
     """The rank is twice as slow; half of the iterations that were read are from before."""
     read = {"window_s": 0.15, "own_share": 0.95 * 0.1 / 0.15, "delay_share": 0.34}
