@@ -80,6 +80,8 @@ class Report(Message, frozen=True, kw_only=True, tag="report"):
     """Of the samples, those that were this rank's by plan, where it claims; 0 and 0 claimed: it does not ..."""
     claimed: Count = 0
     """... and those that it claimed."""
+    fixed_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """What each of its micro-batches costs beside the samples, where it claims; 0: not known."""
     phases_s: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e6)], ...], Meta(max_length=8)] = ()
     """Of own_time_s: from the draws to the forward passes, forward, backward; empty in iterations not looked at."""
 

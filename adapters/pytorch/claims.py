@@ -21,9 +21,11 @@ from lbbsp.adapters.pytorch.pace import Pace
 from lbbsp.core.bounds import Bounds
 from lbbsp.errors import UnsupportedError
 from lbbsp.worker.chunked import Ahead, ChunkedCursor, Task
+from lbbsp.worker.claiming import Chunking, Claims
 from lbbsp.worker.cursor import Cursor
 from lbbsp.worker.epochs import Order
 from lbbsp.worker.homes import Interval
+from lbbsp.worker.micro import MicroCost
 from lbbsp.worker.pool import Cutting, PoolCursor
 
 if TYPE_CHECKING:
@@ -81,9 +83,11 @@ class ClaimsLoader(BalancedLoader):
             ddp.register_forward_pre_hook(_no_iteration)
         self.accumulation = Accumulation(ddps, control.post_sum, control.world_size)
         self.counters = Counters(control.timeout)
+        self._claims: dict[str, Claims] = {}
         self.open: MicroBatches | None = None
         """The iteration whose micro-batches were asked for last."""
         self.pace = Pace(device_of(ddps[0]))
+        self.micro = MicroCost()
         self._menu = any(is_compiled(model) for model in models)
 
     def __iter__(self) -> "ClaimsIterator":
@@ -111,6 +115,17 @@ class ClaimsLoader(BalancedLoader):
         if self.open is not None:
             open_, self.open = self.open, None
             open_.leave()
+
+    def claims_of(self, name: str, chunking: Chunking) -> Claims:
+        """This rank's claims in the iteration of this name: those that a look into the loader began go on."""
+        if name not in self._claims:
+            self._claims[name] = Claims(self.counters.of(name), chunking)
+        return self._claims[name]
+
+    def claims_reduced(self) -> None:
+        """All ranks are past the claims so far."""
+        self._claims.clear()
+        self.counters.reduced(delete=self.balancer.session.rank == 0)
 
     def mean(self, value: Any) -> Any:
         """The mean over the global batch of a mean over all that this rank worked; once an iteration, after its end.

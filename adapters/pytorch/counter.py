@@ -6,12 +6,17 @@ so that no rank can meet another iteration's counter; it is deleted after its re
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from torch.distributed import distributed_c10d
+
+from lbbsp.prompt import prompt_threads
+
+T = TypeVar("T")
 
 PREFIX = "lbbsp"
 LATENCY_SHARE = 0.1
@@ -32,6 +37,7 @@ class Counters:
         own.set_timeout(timeout)
         self._store = distributed_c10d.PrefixStore(PREFIX, own)
         self._used: list[str] = []
+        self._errands: SimpleQueue[Errand | None] | None = None
         self.latency_s = 0.0
         """Usual time until the store answers; 0 before any."""
         self.asked = 0
@@ -54,18 +60,16 @@ class Counters:
         self.latency_s += (LATENCY_SHARE if self.latency_s else 1.0) * (took_s - self.latency_s)
         return end
 
-    def add_later(self, name: str, units: int) -> "Future[int]":
-        """Ask the store from a thread of its own, which no exit waits for."""
-        answer: Future[int] = Future()
-
-        def ask() -> None:
-            try:
-                answer.set_result(self.add(name, units))
-            except Exception as error:  # torch's own; raised where the answer is wanted
-                answer.set_exception(error)
-
-        threading.Thread(target=ask, name="lbbsp-claim", daemon=True).start()
-        return answer
+    def later(self, call: Callable[[], T], delay_s: float) -> Callable[[], T]:
+        """See lbbsp.worker.claiming.Counter; from a thread of its own, which no exit waits for."""
+        if self._errands is None:
+            self._errands = errands = SimpleQueue[Errand | None]()
+            with prompt_threads():
+                threading.Thread(target=_run, args=(errands,), name="lbbsp-claim", daemon=True).start()
+            weakref.finalize(self, errands.put, None)
+        errand = Errand(call, delay_s)
+        self._errands.put(errand)
+        return errand.result
 
     def reduced(self, delete: bool) -> None:
         """All ranks are past the counters used so far; one rank deletes them."""
@@ -84,6 +88,39 @@ class StoreCounter:
         """Add and return the sum so far, this included."""
         return self._counters.add(self._name, units)
 
-    def add_later(self, units: int) -> Callable[[], int]:
-        """Begin to add; what is returned waits for the sum."""
-        return self._counters.add_later(self._name, units).result
+    def later(self, call: Callable[[], T], delay_s: float) -> Callable[[], T]:
+        """After a delay, or as soon as somebody waits."""
+        return self._counters.later(call, delay_s)
+
+
+class Errand:
+    """One call to be made in another thread."""
+
+    def __init__(self, call: Callable[[], Any], delay_s: float) -> None:
+        self._call, self._delay_s = call, delay_s
+        self._wanted, self._done = threading.Event(), threading.Event()
+        self._value: Any = None
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        """In the other thread."""
+        if self._delay_s > 0:
+            self._wanted.wait(self._delay_s)
+        try:
+            self._value = self._call()
+        except Exception as error:  # torch's own; raised where the answer is wanted
+            self._error = error
+        self._done.set()
+
+    def result(self) -> Any:
+        """In the thread that wants it."""
+        self._wanted.set()
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+def _run(errands: "SimpleQueue[Errand | None]") -> None:
+    while (errand := errands.get()) is not None:
+        errand.run()

@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lbbsp.adapters.pytorch.planned import cut_to_nothing
 from lbbsp.errors import ConfigError, UnsupportedError
-from lbbsp.worker.claiming import AHEAD_WORTH, Claims
+from lbbsp.worker.claiming import Claims
 from lbbsp.worker.cursor import Part
+from lbbsp.worker.homes import Interval
 from lbbsp.worker.pool import USUAL_CHUNKS, PoolCursor
 
 if TYPE_CHECKING:
     from lbbsp.adapters.pytorch.claims import ClaimsLoader, PoolChunks
+
+AHEAD_WORTH = 0.01
+"""A claim is asked for ahead where the answer takes longer than this part of a chunk's work ..."""
+SOONER, TRIPS = 0.85, 3
+"""... at this part of the expected time of the micro-batch under way, so many answers before."""
 
 TWO_LEVELS = (
     "with claims=True each item of the loader is an iteration, itself a loop over micro-batches: write\n"
@@ -125,36 +131,48 @@ class MicroBatches:
 
     def _batches_of_rank(self) -> Iterator[tuple[Any, int]]:
         """The planned part, then what is claimed."""
+        claims = self._claims() if self._claims_here else None
         if self._part.samples or not self._claims_here:
             self._planned = self._part.samples
-            yield self._fetch(self._cursor.planned()), self._part.samples
-        if not self._claims_here:
-            return
-        chunking = self._cursor.chunking()
-        if not chunking.units:
-            return
-        counters = self._loader.counters
-        totals = self._balancer.follower.totals
-        slow = counters.latency_s > AHEAD_WORTH * totals.own_time_s / max(1, totals.iterations) / USUAL_CHUNKS
-        claims = Claims(counters.of(self._name()), chunking, ahead=slow)
-        while (claim := claims.next()) is not None:
+            yield from self._worked(self._cursor.planned(), claims)
+        while claims is not None and (claim := claims.next()) is not None:
             intervals = self._cursor.claimed(*claim)
-            samples = sum(stop - start for start, stop in intervals)
-            self._claimed += samples
-            yield self._fetch(intervals), samples
+            self._claimed += _samples(intervals)
+            yield from self._worked(intervals, claims)
+
+    def _claims(self) -> Claims | None:
+        """This rank's claims; None where nothing is left to claim."""
+        chunking = self._cursor.chunking()
+        return self._loader.claims_of(self._name(), chunking) if chunking.units else None
+
+    def _worked(self, intervals: list[Interval], claims: Claims | None) -> Iterator[tuple[Any, int]]:
+        """One micro-batch; where the store is slow, the next claim is made by its end."""
+        loader, samples, began_s = self._loader, _samples(intervals), self._balancer.clock()
+        batch = self._fetch(intervals)
+        if claims is not None and self._store_is_slow():
+            expected_s = samples * loader.micro.sample_s
+            claims.ask_within(SOONER * expected_s - TRIPS * loader.counters.latency_s)
+        yield batch, samples
+        if loader.pace.at_once:
+            loader.micro.worked(samples, self._balancer.clock() - began_s)
+
+    def _store_is_slow(self) -> bool:
+        """Whether its answer takes longer than another thread's help costs, against a usual chunk's work."""
+        totals = self._balancer.follower.totals
+        chunk_s = totals.own_time_s / max(1, totals.iterations) / USUAL_CHUNKS
+        return self._loader.counters.latency_s > AHEAD_WORTH * chunk_s
 
     def _name(self) -> str:
         """Of the counter: no other iteration's, in this incarnation or an earlier one."""
         follower, cursor = self._balancer.follower, self._cursor
         return f"{follower.hello.incarnation}/{follower.reductions}/{cursor.epoch.key}.{cursor.newest}"
 
-    def _fetch(self, intervals: list[tuple[int, int]]) -> Any:
+    def _fetch(self, intervals: list[Interval]) -> Any:
         self._loader.pace()
         began_s = self._balancer.clock()
         first = self._cursor.newest * self._cursor.epoch.global_batch
         batch = self._source.take(intervals or [(first, first + 1)])
         self._input_s += self._balancer.clock() - began_s
-        self._balancer.follower.phases.drawn()
         return batch if intervals else cut_to_nothing(batch)
 
     def _use(self, samples: int) -> None:
@@ -178,11 +196,13 @@ class MicroBatches:
     def _reduce(self) -> None:
         """The mean over ranks, once; inside no_sync() later."""
         self._tell()
+        self._loader.micro.end()
+        self._balancer.follower.fixed_s = self._loader.micro.fixed_s
         accumulation, balancer = self._loader.accumulation, self._balancer
         if accumulation.reduces:
             balancer.reducing()
             accumulation.reduce([self._items, float(self._weighed), float(self._batches)], self._normaliser)
-            self._loader.counters.reduced(delete=balancer.session.rank == 0)
+            self._loader.claims_reduced()
             balancer.follower.reduced()
         balancer.rest(self._share)
 
@@ -205,3 +225,7 @@ class MicroBatches:
             )
         self._share = self._items / items if items else 0.0
         return items / self._part.global_samples if items else 1.0
+
+
+def _samples(intervals: list[Interval]) -> int:
+    return sum(stop - start for start, stop in intervals)

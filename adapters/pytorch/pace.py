@@ -13,6 +13,8 @@ class Pace:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._before: torch.cuda.Event | None = None
+        self.at_once = device.type == "cpu"
+        """Whether work is done when its call returns."""
 
     def __call__(self) -> None:
         """Wait until the device has begun the newest micro-batch; at once on CPUs."""

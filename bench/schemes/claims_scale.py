@@ -56,7 +56,7 @@ class Store:
         self.asked += 1
         return self.sum
 
-    def add_later(self, units: int) -> Callable[[], int]:
+    def later(self, call: Callable[[], Any], delay_s: float) -> Callable[[], Any]:
         """Not used here."""
         raise NotImplementedError
 

@@ -38,6 +38,9 @@ CHUNKS = 32
 """A rank's share holds so many of its least chunks, unless these would cost too much."""
 FIXED_SHARE = 0.5
 """The most of a chunk's work that its fixed cost may be."""
+UNTRIED = 0.25
+"""Of an iteration's fixed cost, the part taken as that of each micro-batch before claims were tried: most of what
+curves show is paid once an iteration, and where speeds jump they show more than there is."""
 _NEWEST = 0.1
 """Of the newest communication time in the usual one."""
 
@@ -71,6 +74,8 @@ class Claiming:
         self.why = "nothing is known yet"
         self._ranks, self._global_batch = ranks, global_batch
         self._claimed: Array = np.zeros(ranks)
+        self._fixed_s: Array = np.zeros(ranks)
+        """Of a micro-batch, as ranks measured; 0: not known."""
         self._lost: deque[float] = deque(maxlen=WINDOW)
         self._safe: deque[float] = deque(maxlen=WINDOW)
         self._theta = 0.0
@@ -82,9 +87,11 @@ class Claiming:
         self._communication: dict[bool, float] = {}
         """Share of an iteration that its reduction takes beyond the last gradient, without and with claims."""
 
-    def say(self, rank: int, claimed: int) -> None:
+    def say(self, rank: int, claimed: int, fixed_s: float = 0.0) -> None:
         """One rank's report of the iteration under way."""
         self._claimed[rank] = claimed
+        if fixed_s > 0.0:
+            self._fixed_s[rank] = fixed_s
 
     def take(self) -> Array:
         """What was claimed in the iteration that closes."""
@@ -115,11 +122,18 @@ class Claiming:
         real = np.maximum(sizes, 1)
         self._lost.append(float(((theta + sizes) / speed).max()) / best_s - 1.0)
         self._safe.append(float((best / real).min()))
-        self._theta = float(np.median(theta))
+        self._theta = self._fixed_samples(theta, speed)
         self._pace[claimed].append(math.log(float(speed.sum())))
         self._hear(float(wait_s.min()) / best_s, self._claimed_before)
         self._claimed_before = claimed
         self._decide()
+
+    def _fixed_samples(self, theta: Array, speed: Array) -> float:
+        """A micro-batch's fixed cost in samples of the usual rank."""
+        if (self._fixed_s > 0.0).all():
+            return float(np.median(self._fixed_s * speed))
+        tried = len(self._pace[True]) >= LEAST_STAY
+        return float(np.median(theta)) * (1.0 if tried else UNTRIED)
 
     def _hear(self, share: float, claims: bool) -> None:
         old = self._communication.get(claims, share)

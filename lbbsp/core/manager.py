@@ -89,7 +89,7 @@ class BatchSizeManager:
     def report(
         self, rank: int, iteration: int, samples: int, own_time_s: float, *, draws: int = 1, wait_s: float = 0.0,
         settled: bool = True, sensors: Sequence[float] = (), max_samples: int = 0, claimed: int = 0,
-        input_s: float = 0.0,
+        input_s: float = 0.0, fixed_s: float = 0.0,
     ) -> PlanMade | None:  # fmt: skip
         """Take one rank's report of one iteration; a plan where it closes an iteration.
 
@@ -104,6 +104,7 @@ class BatchSizeManager:
             sensors: readings in the order of the job's sensors; NaN where there is none.
             max_samples: the most that fit this rank's memory now; 0 says nothing.
             claimed: of the samples, those that no plan gave it.
+            fixed_s: what each of its micro-batches costs beside the samples; 0: not known.
             input_s: of own_time_s, the wait for the loader.
 
         Raises:
@@ -111,7 +112,7 @@ class BatchSizeManager:
         """
         closed = self._inbox.add(rank, iteration, samples, own_time_s, draws, wait_s, settled, sensors, input_s)
         self.limits.say(rank, max_samples)
-        self.claiming.say(rank, claimed)
+        self.claiming.say(rank, claimed, fixed_s)
         made = None
         for gathered in closed:
             gathered.claimed = self.claiming.take()

@@ -84,6 +84,7 @@ class Live:
             sensors=self.readings(report),
             max_samples=report.max_samples,
             claimed=report.claimed,
+            fixed_s=report.fixed_s,
             input_s=report.input_s,
         )
         self.silence.heard(report.rank, report.iteration, now_s)

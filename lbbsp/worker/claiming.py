@@ -4,14 +4,14 @@
 order of adding. The counter starts at 0, is named anew for each iteration and never reset. Knows nothing of stores.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from lbbsp.core.parts import chunk_units
+from lbbsp.core.parts import FACTOR, chunk_units
 
-AHEAD_WORTH = 0.01
-"""A claim is asked for ahead where the answer takes longer than this part of a chunk's work."""
+T = TypeVar("T")
 
 
 class Counter(Protocol):
@@ -20,8 +20,8 @@ class Counter(Protocol):
     def add(self, units: int) -> int:
         """Add and return the sum so far, this included."""
 
-    def add_later(self, units: int) -> Callable[[], int]:
-        """Begin to add; what is returned waits for the sum."""
+    def later(self, call: Callable[[], T], delay_s: float) -> Callable[[], T]:
+        """Call in another thread, after a delay or as soon as somebody waits; what is returned waits for the result."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Chunking:
 
     def all_next(self, left: int) -> int:
         """About what all ranks' next chunks take together."""
-        return max(self.ranks * self.least, (left + 1) // 2)
+        return max(self.ranks * self.least, math.ceil(FACTOR * left))
 
 
 class Claims:
@@ -52,36 +52,38 @@ class Claims:
     Args:
         counter: of this iteration, shared by all ranks.
         chunking: how this rank cuts the pool.
-        ahead: whether the next claim may be asked for while a chunk is worked.
     """
 
-    def __init__(self, counter: Counter, chunking: Chunking, ahead: bool = False) -> None:
-        self._counter, self._chunking, self._ahead = counter, chunking, ahead
+    def __init__(self, counter: Counter, chunking: Chunking) -> None:
+        self._counter, self._chunking = counter, chunking
         self._left = chunking.units
-        self._pending: tuple[int, Callable[[], int]] | None = None
+        self._pending: Callable[[], tuple[int, int]] | None = None
         self.asked = 0
+
+    def ask_within(self, delay_s: float) -> None:
+        """A piece of work begins that takes a little longer than this: claim the next meanwhile, at its end.
+
+        Only while more is left than all ranks' next chunks: at the end, who is ready first takes what there is.
+        """
+        if self._pending is None and self._left > self._chunking.all_next(self._left):
+            self._pending = self._counter.later(self._take, delay_s)
 
     def next(self) -> tuple[int, int] | None:
         """The next claim, first unit and end; None when the pool is taken."""
         if self._pending is None and self._left <= 0:
             return None
-        units, wait = self._pending or self._ask()
-        self._pending = None
-        end = wait()
+        take, self._pending = self._pending or self._take, None
+        first, end = take()
         self._left = max(0, self._chunking.units - end)
-        if end - units >= self._chunking.units:
-            return None
-        if self._ahead and self._left > self._chunking.all_next(self._left):
-            self._pending = self._ask_later()
-        return end - units, min(end, self._chunking.units)
+        return (first, min(end, self._chunking.units)) if first < end else None
 
-    def _ask(self) -> tuple[int, Callable[[], int]]:
+    def _take(self) -> tuple[int, int]:
+        """Look how much is left now, then claim of that: what was left at this rank's last claim may be long gone."""
         self.asked += 1
-        units = self._chunking.next_units(self._left)
+        taken = self._counter.add(0)
+        if taken >= self._chunking.units:
+            return taken, taken
+        units = self._chunking.next_units(self._chunking.units - taken)
         end = self._counter.add(units)
-        return units, lambda: end
-
-    def _ask_later(self) -> tuple[int, Callable[[], int]]:
-        self.asked += 1
-        units = self._chunking.next_units(self._left)
-        return units, self._counter.add_later(units)
+        first = end - units
+        return (first, end) if first < self._chunking.units else (end, end)

@@ -82,6 +82,8 @@ class Follower:
         """The iteration under way holds work done twice: its time says nothing of speed."""
         self.claimed = (0, 0)
         """Planned and claimed samples of the iteration under way, where parts of it are claimed."""
+        self.fixed_s = 0.0
+        """What each micro-batch costs beside its samples; 0: not known."""
         self._lookahead, self._clock, self._read_sensors = lookahead, clock, read_sensors
         self._ahead = ahead
         self._reads_ahead = lookahead > 0 or (ahead is not None and ahead.depth > 0)
@@ -214,6 +216,7 @@ class Follower:
             sensors=self._read_sensors(),
             planned=self.claimed[0],
             claimed=self.claimed[1],
+            fixed_s=self.fixed_s,
         )
         self.disturbed, self.claimed, self.cost = False, (0, 0), 0.0
         self._closings.append(self._sequence)

@@ -6,6 +6,7 @@ Each sample of an iteration that was reduced is worked once, whatever happens; w
 from collections import Counter as Multiset
 from collections.abc import Callable
 from random import Random
+from typing import TypeVar
 
 import numpy as np
 from hypothesis import given, settings
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from lbbsp.core.parts import WHOLE_PPM, chunk_units, fitting, on_menu, planned_parts
 from lbbsp.worker.claiming import Chunking, Claims
+
+T = TypeVar("T")
 
 
 class Store:
@@ -35,9 +38,9 @@ class StoreCounter:
         self.store.sums[self.key] = self.store.sums.get(self.key, 0) + units
         return self.store.sums[self.key]
 
-    def add_later(self, units: int) -> Callable[[], int]:
-        end = self.add(units)
-        return lambda: end
+    def later(self, call: Callable[[], T], delay_s: float) -> Callable[[], T]:
+        value = call()
+        return lambda: value
 
 
 class Rank:
@@ -59,6 +62,7 @@ class Rank:
                 self.job.arrive(self)
             else:
                 self.worked += self.job.pool(self.iteration)[slice(*claim)]
+                self._ask()
 
     def _begin(self) -> None:
         sizes, parts = self.job.plan(self.iteration)
@@ -66,7 +70,12 @@ class Rank:
         self.worked = [base + place for place in range(start, start + int(parts[self.rank]))]
         chunking = Chunking(len(self.job.pool(self.iteration)), len(sizes), sizes[self.rank] / sizes.sum())
         counter = self.job.store.counter(f"{self.job.nonce}/{self.iteration}")
-        self.claims = Claims(counter, chunking, self.ahead)
+        self.claims = Claims(counter, chunking)
+        self._ask()
+
+    def _ask(self) -> None:
+        if self.ahead and self.claims is not None:
+            self.claims.ask_within(0.0)
 
 
 class Job:
@@ -159,9 +168,23 @@ def test_the_menu() -> None:
 
 def test_a_rank_asks_ahead_only_while_more_is_left_than_all_ranks_next_chunks() -> None:
     store = Store()
-    claims = Claims(store.counter("k"), Chunking(64, 4, 0.25, least=4), ahead=True)
+    claims, ahead = Claims(store.counter("k"), Chunking(64, 4, 0.25, least=4)), 0
     while (claim := claims.next()) is not None:
-        taken = store.sums["k"]
-        if taken > claim[1]:
+        claims.ask_within(0.0)
+        if store.sums["k"] > claim[1]:
             assert 64 - claim[1] > 4 * 4, "asked ahead at the end"
-    assert claims.asked > 3
+            ahead += 1
+    assert ahead > 3
+
+
+def test_a_rank_claims_of_what_is_left_now() -> None:
+    """Not of what was left when it claimed last: meanwhile the others have taken most of it."""
+    counter = Store().counter("k")
+    claims = Claims(counter, Chunking(1000, 2, 0.5))
+    counter.add(900)
+    claim = claims.next()
+    assert claim is not None
+    assert claim[0] == 900
+    assert claim[1] - claim[0] < 50
+    counter.add(1000)
+    assert claims.next() is None
