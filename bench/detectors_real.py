@@ -1,14 +1,13 @@
 """Real training ranks, one of them slowed by an injected cause, for bench/detectors.py.
 
 Two ranks, a core each. What they report is kept and put through all detectors afterwards, so that each is judged on
-the same reports. A stopped process (SIGSTOP) is watched through a manager of its own, by the clock. Times in seconds.
+the same reports. Times in seconds.
 """
 
 import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import workers
+from detectors_stopped import stopped
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
@@ -28,8 +28,6 @@ from lbbsp.core.detectors import DETECTORS
 from lbbsp.core.manager import BatchSizeManager, JobSpec
 from lbbsp.core.sizing import Bounds
 from lbbsp.core.stragglers import Stragglers
-from lbbsp.protocol import Look
-from lbbsp.top.asking import Asker
 
 CASES = {
     "neighbour": Cause.NEIGHBOUR,
@@ -118,8 +116,9 @@ def worker(options: argparse.Namespace) -> None:
             dragged.length_s = base_s * min(1.0, (k - ONSET) / 30) * len(batch[0]) / BATCH
         if slow and options.case == "loop":
             _burn(base_s)
-        if options.case == "stopped" and rank == 0 and k == ONSET:
-            workers.write(options.out + ".onset", k)
+        if options.case == "stopped" and rank == SLOW and k == ONSET:
+            workers.write(options.out + ".onset", os.getpid())
+            os.kill(os.getpid(), signal.SIGSTOP)
         workers.train(ddp, batch, optimizer)
         if k < ONSET:
             usual_s.append(time.perf_counter() - last_s)
@@ -231,7 +230,7 @@ def run(repeats: int) -> dict[str, Any]:
         for name, flags in trained(TWICE, "lbbsp").flags.items():
             tallies[name].score(flags, np.ones(flags.shape))
             twice[name] += int(flags[:, SLOW].any())
-    silent_s = stopped()
+    silent_s = stopped(__file__, SLOW)
     right = [cause == CASES[case] for case, _, cause in causes]
     return {
         "detectors": {name: tally.row() for name, tally in tallies.items()},
@@ -251,55 +250,6 @@ def slowness(case: str, iterations: np.ndarray) -> np.ndarray:
     return slow
 
 
-def stopped() -> float | None:
-    """Seconds from SIGSTOP of one rank until the manager calls it silent; None: not in 20 s."""
-    with tempfile.TemporaryDirectory() as folder, Path(f"{folder}/log").open("wb") as log:
-        command = [sys.executable, "-m", "lbbsp", "manager", "--bind", "tcp://127.0.0.1:0"]
-        manager = subprocess.Popen(command, stderr=log)
-        while "listening on " not in Path(f"{folder}/log").read_text():
-            time.sleep(0.05)
-        address = Path(f"{folder}/log").read_text().rpartition("listening on ")[2].split("\n")[0]
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
-        job = subprocess.Popen(
-            [*launcher, "--worker", "--case", "stopped", "--sizes", "lbbsp", "--out", f"{folder}/out"],
-            env=os.environ | {"LBBSP_MANAGER": address, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            return _stop_and_watch(job.pid, Path(f"{folder}/out.onset"), address)
-        finally:
-            job.terminate()
-            job.wait()
-            manager.terminate()
-            manager.wait()
-
-
-def _stop_and_watch(launcher: int, onset: Path, address: str) -> float | None:
-    deadline_s = time.perf_counter() + 60
-    while not onset.exists() and time.perf_counter() < deadline_s:
-        time.sleep(0.05)
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    ranks = {_rank(int(child)): int(child) for child in children}
-    os.kill(ranks[SLOW], signal.SIGSTOP)
-    began_s = time.perf_counter()
-    asker = Asker(address)
-    try:
-        while time.perf_counter() - began_s < 20:
-            time.sleep(0.1)
-            if any(flag.rank == SLOW and "silent" in flag.detectors for flag in asker.ask(Look(job="real")).flags):
-                return round(time.perf_counter() - began_s, 1)
-        return None
-    finally:
-        os.kill(ranks[SLOW], signal.SIGCONT)
-        asker.close()
-
-
-def _rank(process: int) -> int:
-    variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-    return int(next((one[5:] for one in variables if one.startswith(b"RANK=")), b"-1"))
-
-
 def main() -> None:
     """A worker, or single cases one by one; bench/detectors.py --real runs them all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -312,7 +262,7 @@ def main() -> None:
     if options.worker:
         worker(options)
     elif options.case == "stopped":
-        print("silent after", stopped(), "s")
+        print("silent after", stopped(__file__, SLOW), "s")
     else:
         from detectors import Tally
 
@@ -321,9 +271,8 @@ def main() -> None:
         for name, tally in tallies.items():
             tally.score(found.flags[name], slowness(options.case, found.iterations))
         precision = {name: tally.row()["precision"] for name, tally in tallies.items()}
-        print(
-            f"{options.case}, {options.sizes}: wanted {CASES.get(options.case, 'no flag')}; delays {found.delays()}; {precision=}"
-        )
+        print(f"{options.case}, {options.sizes}: wanted {CASES.get(options.case, 'no flag')}")
+        print(f"delays {found.delays()}; precision {precision}")
         print(found.diagnosis)
 
 
