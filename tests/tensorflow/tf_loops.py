@@ -161,7 +161,7 @@ def _train(strategy: Any, name: str) -> Result:
 
     alone = pattern.build()
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(input_signature=[tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in (x, y)])
     def step_alone(x: Any, y: Any) -> Any:
         gradients, loss = alone.gradients(x, y, None)
         alone.apply(gradients)
