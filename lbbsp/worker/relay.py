@@ -1,8 +1,8 @@
 """Rank 0 relays the manager's plans to the other ranks, one message after each gradient reduction.
 
 It is sent from a thread of its own as soon as the plan is there, or at its deadline (see pacing); the training thread
-is never needed. The other ranks' side is in channel.py. Knows nothing of frameworks: the adapter brings the `Link`.
-Seconds.
+is never needed. A job whose sizes have long been equal waits for no plan: sizes follow an iteration later there. The
+other ranks' side is in channel.py. Knows nothing of frameworks: the adapter brings the `Link`. Seconds.
 """
 
 import logging
@@ -35,6 +35,8 @@ T = TypeVar("T")
 IDLE_POLL_S = 0.5
 NAP_S = 1e-4
 HOLD_S = 5.0
+CALM_AFTER = 100
+"""Reductions with equal sizes after which a fresh plan is not worth a wait at each draw."""
 
 
 class Relay(threading.Thread):
@@ -44,6 +46,7 @@ class Relay(threading.Thread):
         super().__init__(name="lbbsp-relay", daemon=True)
         self._client, self._link, self._clock = client, link, clock
         self._bounds = bounds
+        self._equal, self._equal_for = bounds.equal(), 0
         self._homes = Homes(start.homes)
         self._inbox: deque[Reduction | Restart] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -72,8 +75,8 @@ class Relay(threading.Thread):
             self._sequence = event.sequence
             self._reduced_s = self._wanted_s = None
             self._inbox.append(event)
-            hopeless = self._hopeless(event)
-        if hopeless:
+            at_once = self.calm or self._hopeless(event)
+        if at_once:
             os.eventfd_write(self._wake, 1)
 
     def reduced(self) -> None:
@@ -93,6 +96,11 @@ class Relay(threading.Thread):
         if self._fault is not None:
             raise self._fault
         return self._newest
+
+    @property
+    def calm(self) -> bool:
+        """Whether sizes have been equal for so long that nobody waits for plans."""
+        return self._equal_for >= CALM_AFTER
 
     def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
         """Let the relay's thread say hello again before it takes the next reduction."""
@@ -125,14 +133,15 @@ class Relay(threading.Thread):
 
     def run(self) -> None:
         """Serve until closed. A broken control group ends it; the next draw raises torch's own error."""
-        poller = select.poll()
+        poller, woken = select.poll(), select.poll()
         poller.register(self._wake, select.POLLIN)
+        woken.register(self._wake, select.POLLIN)
         poller.register(int(self._client.socket.getsockopt(zmq.FD)), select.POLLIN)
         due: Reduction | None = None
         lane = -1
         while self._fault is None and not (self._closing and due is None and not self._inbox):
             lane = _follow(poller, lane, -1 if self._ill else self._client.lane)
-            _wait(poller, self._timeout_s(due))
+            _wait(woken if self.calm else poller, self._timeout_s(due))
             with self._holding:
                 due = self._turn(due)
         self._client.close()
@@ -147,7 +156,7 @@ class Relay(threading.Thread):
         plan = self._guarded(lambda: self._fresh(due))
         if due is None:
             return None
-        if plan is None and not self._hopeless(due) and self._timeout_s(due) > 0:
+        if plan is None and not (self.calm or self._hopeless(due)) and self._timeout_s(due) > 0:
             return due
         self._send(due, plan)
         return None
@@ -155,6 +164,7 @@ class Relay(threading.Thread):
     def _accept(self, event: Reduction | Restart) -> Reduction | None:
         if isinstance(event, Restart):
             hello, self._bounds = event.hello, event.bounds
+            self._equal, self._equal_for = event.bounds.equal(), 0
             self._guarded(lambda: self._client.hello_again(hello))
             return None
         self.pacing.event(event.at_s)
@@ -196,6 +206,8 @@ class Relay(threading.Thread):
         old = self._newest[0]
         vector = self._guarded(lambda: self._next_vector(old, plan or self._client.plan())) or old
         vector = replace(vector, sequence=due.sequence, homes=self._homes.follow(vector.sizes))
+        still = vector.beta_ppm == WHOLE_PPM and np.array_equal(vector.sizes, self._equal)
+        self._equal_for = self._equal_for + 1 if still else 0
         with self._changed:
             self._newest = (vector, due.places)
             self._changed.notify_all()
@@ -210,7 +222,7 @@ class Relay(threading.Thread):
     def _learn(self, due: Reduction, plan: Plan | None) -> None:
         if self._reduced_s is not None:
             self.pacing.reduced(self._reduced_s)
-        if due.report is None or self._client.away:
+        if due.report is None or self.calm or self._client.away:
             return
         wanted_s = self._wanted_s
         late_s = 0.0 if wanted_s is None else self._clock() - wanted_s

@@ -1,0 +1,150 @@
+"""Who has long had equal sizes waits for no plan at its draws; who has not, or is given others, does."""
+
+import threading
+import time
+
+import msgspec
+import numpy as np
+import pytest
+from mesh import MemoryLink, Mesh
+from random_manager import ScriptedManager
+
+from lbbsp.core.bounds import Bounds
+from lbbsp.protocol import Hello, Report
+from lbbsp.worker.channel import Reduction
+from lbbsp.worker.client import Client
+from lbbsp.worker.relay import CALM_AFTER, Relay
+from lbbsp.worker.vector import Vector
+
+BOUNDS = Bounds(8, np.zeros(2), np.full(2, 8), 1)
+IDS = {"job": "calm", "incarnation": "i"}
+PATIENCE_S = 20.0
+
+
+class Told(ScriptedManager):
+    """Plans the sizes that it is told."""
+
+    sizes = (4, 4)
+
+    def _offer(self, job, report, sizes) -> None:
+        super()._offer(job, report, self.sizes)
+
+
+class Job:
+    """Rank 0's relay; rank 1 is played here. The deadline never comes: who waits for a plan waits until it is there."""
+
+    def __init__(self, manager: Told) -> None:
+        self.mesh = Mesh(2)
+        self.manager = manager
+        self.clients = [Client(manager.address, self._hello(rank)) for rank in (0, 1)]
+        until(lambda: not any(client.away for client in self.clients), lambda: [c.pump(0.01) for c in self.clients])
+        start = Vector(BOUNDS.equal())
+        self.relay = Relay(self.clients[0], MemoryLink(self.mesh, 0), start, BOUNDS, time.perf_counter)
+        self.relay.pacing.deadline_s = lambda *_: float("inf")  # type: ignore[method-assign]
+        self.relay.start()
+        self.number = 0
+
+    def _hello(self, rank: int) -> Hello:
+        return Hello(**IDS, rank=rank, world_size=2, global_batch=8, min_samples=0, max_samples=8)
+
+    def reduce(self, answered: bool = True) -> None:
+        """One reduction of both ranks; the plan for it comes, or rank 1's report is late and it does not."""
+        self.number += 1
+        if answered:
+            self._report_of_rank_1()
+        report = Report(**IDS, rank=0, iteration=self.number, samples=4, own_time_s=1.0)
+        self.relay.reduction(Reduction(self.number, (), 0.0, report))
+        self.receive = self.mesh.receive(1)
+
+    def _report_of_rank_1(self) -> None:
+        self.clients[1].report(Report(**IDS, rank=1, iteration=self.number, samples=4, own_time_s=1.0))
+
+    def late(self) -> None:
+        """Rank 1's report comes after all."""
+        self._report_of_rank_1()
+
+    def draw(self) -> Vector:
+        """Both ranks see the same."""
+        vector, _ = self.relay.vector(0.0)
+        payload = self.receive()
+        assert tuple(payload[-4:-2]) == tuple(vector.sizes)
+        return vector
+
+    def settle(self, iterations: int) -> None:
+        for _ in range(iterations):
+            self.reduce()
+            self.draw()
+
+    def heard(self) -> None:
+        """Until the manager's plan for the newest reduction is at rank 0, looked at or not."""
+        until(lambda: len(self.manager.offered) >= self.number, lambda: time.sleep(0.001))
+        time.sleep(0.02)
+
+    def close(self) -> None:
+        self.relay.close()
+        self.clients[1].close()
+
+
+def until(condition, tick) -> None:
+    deadline_s = time.perf_counter() + PATIENCE_S
+    while not condition():
+        tick()
+        assert time.perf_counter() < deadline_s
+
+
+@pytest.fixture
+def job():
+    with Told() as manager:
+        made = Job(manager)
+        yield made
+        made.close()
+
+
+def test_before_that_a_draw_waits_for_the_plan_of_its_reduction(job) -> None:
+    for _ in range(5):
+        job.reduce()
+        assert job.draw().based_on_iteration == job.number
+    job.reduce(answered=False)
+    drawn: list[Vector] = []
+    draw = threading.Thread(target=lambda: drawn.append(job.draw()))
+    draw.start()
+    draw.join(0.2)
+    assert not drawn
+    job.late()
+    draw.join(PATIENCE_S)
+    assert drawn[0].based_on_iteration == job.number
+
+
+def test_after_that_no_draw_waits_and_sizes_follow_an_iteration_later(job) -> None:
+    job.settle(CALM_AFTER)
+    job.reduce(answered=False)
+    assert job.draw().based_on_iteration == job.number - 1, "without the manager"
+    job.late()
+    job.heard()
+    job.reduce()
+    assert job.draw().based_on_iteration == job.number - 1
+
+
+def test_other_sizes_end_the_calm_and_equal_ones_bring_it_back_after_as_long(job) -> None:
+    job.settle(CALM_AFTER)
+    job.manager.sizes = (5, 3)
+    job.reduce()
+    assert tuple(job.draw().sizes) == (4, 4), "a plan of the iteration before"
+    job.heard()
+    job.reduce()
+    assert tuple(job.draw().sizes) == (5, 3)
+    for _ in range(3):
+        job.reduce()
+        assert job.draw().based_on_iteration == job.number, "it waits again"
+    job.manager.sizes = (4, 4)
+    job.settle(CALM_AFTER - 1)
+    assert not job.relay.calm
+    job.settle(1)
+    assert job.relay.calm
+
+
+def test_another_incarnation_begins_without_calm(job) -> None:
+    job.settle(CALM_AFTER)
+    hello = msgspec.structs.replace(job._hello(0), incarnation="second")
+    job.relay.restart(hello, Vector(BOUNDS.equal()), BOUNDS)
+    until(lambda: not job.relay.calm, lambda: time.sleep(0.001))
