@@ -1,11 +1,15 @@
 """Plays a random schedule on simulated ranks and checks rules 2, 3 and 5; the manager is random, over real sockets."""
 
 import itertools
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from mesh import HANG_S, Mesh
 from random_manager import ScriptedManager
 from simulated import Account, Schedule, SimulatedRank
+
+AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,12 @@ class Result:
     faults_effective: int
     offered_quietly: int
     adopted_quietly: int
+
+
+def play_all(seeds: Iterable[int]) -> list[Result]:
+    """Several schedules, some at a time: their ranks sleep mostly."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(play, seeds))
 
 
 def play(seed: int) -> Result:
