@@ -1,5 +1,6 @@
 """What the tests of the service share: a manager's process, and jobs whose ranks all live in the test."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,15 @@ from lbbsp.protocol import Hello, Plan, Report
 from lbbsp.worker.client import Client
 
 PATIENCE_S = 20.0
+OTHERWISE = """
+import json, pkgutil, sys
+for name, value in json.loads(sys.argv.pop(1)).items():
+    owner, _, constant = name.rpartition(".")
+    assert hasattr(pkgutil.resolve_name(owner), constant), name
+    setattr(pkgutil.resolve_name(owner), constant, value)
+from lbbsp.cli import main
+main()
+"""
 
 
 def until(condition, what: str, tick=lambda: time.sleep(0.01)) -> None:
@@ -23,16 +33,24 @@ def until(condition, what: str, tick=lambda: time.sleep(0.01)) -> None:
 
 
 class ManagerProcess:
-    """`lbbsp manager` on a port of 127.0.0.1, its log in a file."""
+    """`lbbsp manager` on a port of 127.0.0.1, its log in a file.
 
-    def __init__(self, log: Path, port: int = 0, options: Sequence[str] = ()) -> None:
+    Args:
+        log: the file.
+        port: 0 for any.
+        options: of the command.
+        constants: of lbbsp, by their full names, with other values: what takes 5 s may then take 1 s.
+    """
+
+    def __init__(
+        self, log: Path, port: int = 0, options: Sequence[str] = (), constants: dict[str, float] | None = None
+    ) -> None:
         self.log_file = log
         bind = f"tcp://127.0.0.1:{port}"
         with log.open("ab") as out:
             start = out.tell()
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "lbbsp", "manager", "--bind", bind, *options], stderr=out
-            )
+            program = ["-c", OTHERWISE, json.dumps(constants)] if constants else ["-m", "lbbsp"]
+            self.process = subprocess.Popen([sys.executable, *program, "manager", "--bind", bind, *options], stderr=out)
         until(lambda: "listening on" in self.log(start) or self.process.poll() is not None, "listening")
         self.address = self.log(start).rpartition("listening on ")[2].split("\n")[0]
 

@@ -30,7 +30,8 @@ class Watched(ManagerProcess):
     """A manager with a port for metrics."""
 
     def __init__(self, log, options=()) -> None:
-        super().__init__(log, options=["--metrics", "127.0.0.1:0", *options])
+        constants = {"lbbsp.service.metrics_http._Handler.timeout": 1.0}
+        super().__init__(log, options=["--metrics", "127.0.0.1:0", *options], constants=constants)
         until(lambda: "metrics on" in self.log(), "metrics")
         self.url = self.log().rpartition("metrics on ")[2].split("\n")[0].removesuffix("/metrics")
 
