@@ -167,7 +167,8 @@ class Truth:
         self._states: dict[tuple[str, str, int], Any] = {}
 
     def was(self, job: str, incarnation: str, state: dict[str, Any]) -> bool:
-        """Whether the job ever was in this state."""
+        """Whether the job ever was in this state; detectors look when they may, so theirs is left out."""
+        state = {name: value for name, value in state.items() if name != "stragglers"}
         number = _place(state, incarnation)
         while self._served.iteration[job] <= number:
             for _ in self._served.step(job):

@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lbbsp.predictors.base import Base
 
@@ -55,6 +56,20 @@ def take(thing: object, state: State) -> list[str]:
         for owner, attribute, value in changes:
             setattr(owner, attribute, value)
     return left
+
+
+def take_ranks(thing: object, state: object, here: npt.NDArray[np.intp], there: npt.NDArray[np.intp]) -> None:
+    """Put back the arrays whose last axis is ranks, for some ranks: those `there`, when it was told, are now `here`.
+
+    What does not fit (another shape or type, a rank that was not there) is passed over.
+    """
+    for name, saved in state.items() if isinstance(state, dict) else ():
+        fresh = getattr(thing, str(name), None)
+        if not (isinstance(fresh, np.ndarray) and isinstance(saved, np.ndarray) and saved.dtype == fresh.dtype):
+            continue
+        fits = saved.ndim and saved.shape[:-1] == fresh.shape[:-1] and there.max(initial=-1) < saved.shape[-1]
+        if fits:
+            fresh[..., here] = saved[..., there]
 
 
 def _value(value: Any) -> Any:

@@ -17,12 +17,15 @@ from lbbsp.core.events import Change, Event, Straggler
 from lbbsp.core.flags import LASTING, Flags
 from lbbsp.core.profiles import PHASES, Profiles
 from lbbsp.core.sight import Judgement, Sight, low_median
+from lbbsp.core.state import State, take_ranks, told
 from lbbsp.errors import ConfigError
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 __all__ = ["DEFAULT", "Change", "Event", "Straggler", "Stragglers"]
+
+Ranks = npt.NDArray[np.intp]
 
 SILENT, NETWORK = "silent", "network"
 """Found apart from the registry: by the manager's clock, and by waits."""
@@ -31,6 +34,8 @@ FRESH = 5
 EXPLAIN_EVERY = 5
 MOST_EXPLAINED = 16
 """Flagged ranks that are explained in one iteration."""
+_WINDOWS = frozenset({"_window_s"})
+_PROFILES = "profiles"
 _LATE = 0.25
 """A reduction is late from this share of an iteration on, beyond what is usual."""
 
@@ -107,6 +112,21 @@ class Stragglers:
         """Take who is silent by the manager's clock, and for how long; what changed."""
         self._silent, self._quiet_s = silent.copy(), quiet_s
         return self._settle()
+
+    def told(self) -> State:
+        """What each rank's best and usual is, for a journal; windows of single iterations are left out."""
+        found: State = {name: told(detector, _WINDOWS) for name, detector in self._detectors.items()}
+        return found | {_PROFILES: {"names": list(self._profiles.names), "usual": self._profiles.usual}}
+
+    def inherit(self, state: object, here: Ranks, there: Ranks) -> None:
+        """Go on from what was told of the same devices, at the same reference size: `there` are now ranks `here`."""
+        if not isinstance(state, dict):
+            return
+        for name, detector in self._detectors.items():
+            take_ranks(detector, state.get(name), here, there)
+        usual = state.get(_PROFILES)
+        if isinstance(usual, dict) and usual.get("names") == list(self._profiles.names):
+            take_ranks(self._profiles, usual, here, there)
 
     def given_more(self) -> dict[int, Diagnosis]:
         """Ranks that take longer than others only because they were given more, and the figures."""

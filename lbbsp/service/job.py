@@ -124,7 +124,7 @@ class Job:
         live = self.live
         if live is None:
             return self._before and replace(self._before, replaced=self.replaced, forget_s=forget_s)
-        state = live.sizer.told() if live.plans else None
+        state = live.told() if live.plans else None
         return PastJob(live.hellos, self.replaced, state, forget_s, live.version)
 
     @property
@@ -159,8 +159,12 @@ class Job:
                 self._replace(earlier.hello.incarnation)
         elif self._before is not None:
             self._recall(self._before, roster, sizer)
-        self._before = None
-        self.live = Live(roster, sizer, now_s, self._version, self._detectors)
+        before, self._before = self._before, None
+        self.live = live = Live(roster, sizer, now_s, self._version, self._detectors)
+        if earlier is not None:
+            live.recall(earlier.told(), earlier.sizer.job)
+        elif before is not None and before.state is not None:
+            live.recall(before.state, job_spec(dict(enumerate(before.hellos))))
         log.info("job %r starts: %s", self.name, _describe(rank_0, spec))
         return []
 

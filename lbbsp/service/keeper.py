@@ -99,7 +99,7 @@ class Keeper:
                 continue
             live = job.live
             self._known[name] = _Mark(live, now_s, live.plans, now_s)
-            state = live.sizer.told()
+            state = live.told()
             self._journal.append(
                 Started(
                     job=name,
@@ -150,7 +150,7 @@ class Keeper:
         self.snapshots += 1
 
     def _learnt(self, name: str, live: Live, heard_s: float) -> int:
-        state = live.sizer.told()
+        state = live.told()
         at_s = self._since_epoch(heard_s)
         return self._journal.append(Learnt(job=name, incarnation=live.hello.incarnation, at_s=at_s, state=state))
 

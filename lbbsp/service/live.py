@@ -9,7 +9,9 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
+from lbbsp.core.job import JobSpec
 from lbbsp.core.manager import MOST_BEHIND, BatchSizeManager, Closed, JobStats, PlanMade, RejectedReport
+from lbbsp.core.state import State
 from lbbsp.core.stragglers import DEFAULT, Event, Stragglers
 from lbbsp.protocol import Hello, Plan, Report
 from lbbsp.service.roster import Roster
@@ -17,6 +19,7 @@ from lbbsp.service.silence import Silence
 
 Array = npt.NDArray[np.float64]
 MOST_EVENTS = 256
+_STRAGGLERS = "stragglers"
 PHASES = 3
 """Of own time, as reports tell them: before forward, forward, backward."""
 
@@ -62,6 +65,17 @@ class Live:
             for rank, hello in roster.hellos.items()
             if hello.sensors != self.hello.sensors
         }
+
+    def told(self) -> State:
+        """What the sizing core and the detectors have learnt, for a journal."""
+        self.see()
+        return self.sizer.told() | {_STRAGGLERS: self.stragglers.told()}
+
+    def recall(self, state: State, earlier: JobSpec) -> None:
+        """Let the detectors go on from what was told of the same devices, where times are at the same size."""
+        mine, bounds = self.sizer.job, earlier.bounds
+        if mine.bounds.global_batch * bounds.world_size == bounds.global_batch * mine.bounds.world_size:
+            self.stragglers.inherit(state.get(_STRAGGLERS), *mine.same_devices(earlier))
 
     def stats(self) -> JobStats:
         """Of the sizing core."""

@@ -13,6 +13,7 @@ from lbbsp.core.manager import BatchSizeManager
 from lbbsp.core.sizing import Bounds
 from lbbsp.core.stragglers import Change, Stragglers
 from lbbsp.errors import ConfigError
+from lbbsp.service.journal_records import decode, encode
 
 every = pytest.mark.parametrize("name", DETECTORS)
 own_past = pytest.mark.parametrize("name", sorted(DETECTORS.keys() - {"threshold", "quartiles"}))
@@ -147,6 +148,32 @@ def test_without_detectors_only_silence_is_flagged_and_the_newest_iteration_is_s
     silent = np.arange(6) == 4
     (event,) = job.watcher.hear(silent, np.where(silent, 7.0, 0.1))
     assert (event.rank, event.diagnosis.cause) == (4, "no reports")
+
+
+@own_past
+def test_what_is_usual_of_a_device_is_told_and_taken_over_wherever_its_rank_is(name):
+    """A restarted manager knows at once that the rank is slow, and nobody else is."""
+    earlier = Job(detectors=(name,)).run(60)
+    state = decode(encode(earlier.watcher.told()), dict)
+    job = Job(detectors=(name,), seed=1).slow(4, 2.0)
+    job.watcher.inherit(state, np.arange(6), np.array([5, 3, 1, 0, 2, 4]))
+    assert job.run(6).flagged == [4]
+    assert job.run(60).flagged == [4]
+
+
+@every
+def test_what_does_not_fit_is_not_taken_over(name):
+    """More ranks there than were told of, another detector's figures, none at all: as from the start."""
+    told = Job(ranks=3, detectors=(name,)).run(60).watcher.told()
+    other = {key: {"_expected_s": np.zeros((2, 6)), "_count": [1.0] * 6, 3: "x"} for key in told}
+    for state in (told, other, {name: 7}, None, []):
+        job = Job(detectors=(name,))
+        job.watcher.inherit(state, np.arange(6), np.arange(6))
+        fresh = Job(detectors=(name,))
+        for one in (job, fresh):
+            one.run(40).slow(2, 2.0).run(10)
+        assert job.flagged == fresh.flagged == [2]
+        np.testing.assert_array_equal(job.watcher.slowdown, fresh.watcher.slowdown)
 
 
 def test_silence_is_flagged_and_cleared():

@@ -58,7 +58,7 @@ class World:
         self.keeper.look(self.now_s)
         self.heard += replies
         if (job := self.table.jobs.get("j")) is not None and job.live is not None:
-            self.truths.append(encode(job.live.sizer.told()))
+            self.truths.append(encode(job.live.told()))
         return [reply for to, reply in replies if to == peer]
 
     def pass_s(self, seconds: float) -> None:

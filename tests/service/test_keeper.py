@@ -43,9 +43,10 @@ class World:
                 )
             )  # fmt: skip
 
-    def step(self, job: str, iteration: int, ranks: int = 2) -> None:
+    def step(self, job: str, iteration: int, ranks: int = 2, slow: int = -1) -> None:
         for rank in range(ranks):
-            report = Report(job=job, incarnation="i", rank=rank, iteration=iteration, samples=32, own_time_s=0.1)
+            own_s = 0.2 if rank == slow else 0.1
+            report = Report(job=job, incarnation="i", rank=rank, iteration=iteration, samples=32, own_time_s=own_s)
             self.say(report)
         self.table.catch_up()
 
@@ -168,3 +169,22 @@ def test_a_full_table_lets_the_longest_silent_job_go_and_remembers_it(make):
     world.now_s += 1.1
     world.join("newer")
     assert sorted(world.table.jobs) == ["busy", "new"]
+
+
+def test_a_restarted_manager_knows_who_is_slow(tmp_path):
+    before = World(tmp_path / "journal")
+    before.join("j")
+    for iteration in range(40):
+        before.step("j", iteration)
+    for iteration in range(40, 50):
+        before.step("j", iteration, slow=1)
+    before.keeper.close()
+    after = World(tmp_path / "journal")
+    after.join("j")
+    for iteration in range(50, 56):
+        after.step("j", iteration, slow=1)
+    live = after.table.jobs["j"].live
+    live.see()
+    (flagged,) = live.stragglers.flagged.values()
+    assert (flagged.rank, flagged.slowdown) == (1, pytest.approx(2.0, rel=0.05))
+    after.journal.close()
