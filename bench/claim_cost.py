@@ -1,9 +1,10 @@
 """What claims cost where nothing is gained: 2 equal ranks, a core each, no neighbours, cuts forced, not decided.
 
 Blocks of one run alternate between iterations that are planned whole and those of which a part is claimed, with chunks
-so small that a rank works about --micro-batches. `claim` is the time to ask the store and to find the positions, as a
-share of the iteration; `iteration` compares iteration times, so it holds what small batches and one reduction at the
-end cost as well.
+so small that a rank works several micro-batches. `claim` is the time that the training thread needs to get a claim and
+to find its positions, as a share of the iteration (an answer that is there when wanted costs no wait); `asked` how
+long the store took, whichever thread asked; `iteration` compares iteration times, so it holds what small batches and
+one reduction at the end cost as well.
 """
 
 import argparse
@@ -24,6 +25,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from lbbsp.adapters.pytorch import balance
 from lbbsp.core.parts import WHOLE_PPM
+from lbbsp.worker.claiming import Claims
+from lbbsp.worker.pool import PoolCursor
 
 BLOCK, WARM_UP_BLOCKS = 8, 2
 
@@ -70,6 +73,7 @@ def worker(arguments: argparse.Namespace) -> None:
     ddp, loader = balance(workers.model(), loader, mode="observe", claims=True)
     forced = Forced(loader.balancer)
     asked, reduced = Stopwatch(loader.counters, "add"), Stopwatch(loader.accumulation, "reduce")
+    claimed, found = Stopwatch(Claims, "next"), Stopwatch(PoolCursor, "claimed")
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     iterations = iter(loader)
     times: dict[str, list[float]] = {"planned": [], "claimed": []}
@@ -83,12 +87,13 @@ def worker(arguments: argparse.Namespace) -> None:
             micro_batches.append(_step(ddp, optimizer, next(iterations)))
             marks.append(time.perf_counter())
         if block == 2 * WARM_UP_BLOCKS - 1:
-            asked.times_s.clear()
-            reduced.times_s.clear()
+            for watch in (asked, reduced, claimed, found):
+                watch.times_s.clear()
         elif block >= 2 * WARM_UP_BLOCKS:
             times[kind] += np.diff(marks)[1:].tolist()
             counts += micro_batches[1:] if kind == "claimed" else []
     mine = {"times": times, "counts": counts, "asked_s": asked.times_s, "reduced_s": reduced.times_s}
+    mine |= {"claimed_s": claimed.times_s, "found_s": found.times_s, "fixed_s": loader.micro.fixed_s}
     everything = workers.gather(mine)
     if rank == 0:
         workers.write(arguments.out, everything)
@@ -110,15 +115,17 @@ def summary(ranks: list[dict[str, Any]]) -> dict[str, float]:
     """Figures of one run; shares of an iteration of which a part is claimed."""
     planned, claimed = (statistics.median(ranks[0]["times"][kind]) for kind in ("planned", "claimed"))
     iterations = len(ranks[0]["times"]["claimed"]) * BLOCK / (BLOCK - 1)
-    asked = np.concatenate([rank["asked_s"] for rank in ranks])
-    a_rank = sum(map(sum, (rank["asked_s"] for rank in ranks))) / len(ranks) / iterations
+    asked, each = (np.concatenate([rank[name] for rank in ranks]) for name in ("asked_s", "claimed_s"))
+    a_rank = sum(sum(rank["claimed_s"]) + sum(rank["found_s"]) for rank in ranks) / len(ranks) / iterations
     return {
         "planned_ms": 1e3 * planned,
         "claimed_ms": 1e3 * claimed,
         "iteration_percent": 100 * (claimed / planned - 1),
         "micro_batches": statistics.mean(statistics.mean(rank["counts"]) for rank in ranks),
-        "claim_us_median": 1e6 * float(np.median(asked)),
-        "claim_us_p99": 1e6 * float(np.quantile(asked, 0.99)),
+        "claim_us_median": 1e6 * float(np.median(each)),
+        "claim_us_p99": 1e6 * float(np.quantile(each, 0.99)),
+        "asked_us_median": 1e6 * float(np.median(asked)),
+        "fixed_us": 1e6 * statistics.mean(rank["fixed_s"] for rank in ranks),
         "claim_percent": 100 * a_rank / claimed,
         "least_reduction_ms": 1e3 * statistics.median(np.min([rank["reduced_s"] for rank in ranks], axis=0)),
     }

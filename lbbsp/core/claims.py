@@ -28,7 +28,7 @@ LEAST_STAY = 16
 """Iterations between a decision and its opposite."""
 SETTLING = 12
 """Iterations at the start whose plans could not know the speeds yet."""
-WORTH, WORTHLESS = 0.06, 0.04
+WORTH, WORTHLESS = 0.03, 0.015
 """Share of an iteration's time that plans must lose for claims to begin, and below which they end."""
 SAFE = 0.1
 """In so many iterations the planned part may be too much for some rank."""
@@ -58,7 +58,8 @@ class Claiming:
     """Decides for one job.
 
     Args:
-        mode: "off"; "on": claim where plans lose enough; "auto": where that is more than claims cost, too.
+        mode: "off"; "on": claim where plans lose more than claims were seen to cost; "auto": weighs what curves say of
+            their cost before they are tried, too.
         ranks: of the job.
         global_batch: samples.
 
@@ -128,9 +129,13 @@ class Claiming:
         self._claimed_before = claimed
         self._decide()
 
+    @property
+    def _measured(self) -> bool:
+        return bool((self._fixed_s > 0.0).all())
+
     def _fixed_samples(self, theta: Array, speed: Array) -> float:
         """A micro-batch's fixed cost in samples of the usual rank."""
-        if (self._fixed_s > 0.0).all():
+        if self._measured:
             return float(np.median(self._fixed_s * speed))
         tried = len(self._pace[True]) >= LEAST_STAY
         return float(np.median(theta)) * (1.0 if tried else UNTRIED)
@@ -144,7 +149,7 @@ class Claiming:
             return
         cut = self._cut()
         lost, slower = float(np.mean(self._lost)), self._slower()
-        cost = max(slower, self._cost(cut)) if self.mode == "auto" else slower
+        cost = max(slower, self._cost(cut))
         claims = self.cut.beta < 1.0
         wanted = lost - cost > (WORTHLESS if claims else WORTH)
         if wanted != claims and self._seen - self._decided < LEAST_STAY:
@@ -152,7 +157,7 @@ class Claiming:
         self.why = (
             f"plans lose {lost:.1%} of an iteration to what they can't foresee"
             + (f", claims cost {cost:.1%}" if cost else "")
-            + (self._account(cut) if self.mode == "auto" else "")
+            + self._account(cut)
             + (f": {cut.beta:.0%} are planned" if wanted else ": all is planned")
         )
         if wanted != claims:
@@ -176,8 +181,12 @@ class Claiming:
         return max(0.0, float(np.mean(before) - np.mean(since)) - doubt)
 
     def _cost(self, cut: Cut) -> float:
-        """Share of an iteration: each chunk's fixed cost, and communication that nothing hides any more."""
-        return self._chunks(cut) * self._fixed_share() + self._uncovered()
+        """Share of an iteration: each chunk's fixed cost, and communication that nothing hides any more.
+
+        Where the user wants claims, only what was measured counts.
+        """
+        counts = self.mode == "auto" or self._measured
+        return counts * self._chunks(cut) * self._fixed_share() + self._uncovered()
 
     def _chunks(self, cut: Cut) -> float:
         """About how many chunks a rank claims: each takes FACTOR of what is left, down to the least."""
