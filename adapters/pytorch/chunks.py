@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Sampler, default_collate
 
+from lbbsp.adapters.pytorch import shipping
 from lbbsp.adapters.pytorch.joining import Collated, Uncollated
 from lbbsp.worker.chunked import ChunkedCursor, Piece
 from lbbsp.worker.cursor import Cursor
@@ -111,12 +112,14 @@ def joining_of(loader: "DataLoader[Any]") -> Collated | Uncollated:
 
 
 def chunked(loader: "DataLoader[Any]", tasks: ChunkTasks, joining: Collated | Uncollated) -> "DataLoader[Any]":
-    """The user's loader over tasks."""
+    """The user's loader over tasks; chunks are shipped where that is possible."""
+    under_way = prefetched_tasks(loader)  # torch sends a worker no more tasks than this before their chunks are read
+    shipped = shipping.Shipping(joining, keep=under_way + 2) if shipping.possible() else joining.pack
     return DataLoader(
         loader.dataset,
         batch_sampler=tasks,
         num_workers=loader.num_workers,
-        collate_fn=joining.pack,
+        collate_fn=shipped,
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         generator=loader.generator,

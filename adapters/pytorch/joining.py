@@ -10,12 +10,17 @@ from typing import Any
 
 import torch
 from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
+
+from lbbsp.adapters.pytorch.shipping import AsTorch, ByValue, Pickler, by_value, plain
 
 Collate = Callable[[list[Any]], Any]
 
 
 class Collated:
     """Chunks as the default collate function makes them."""
+
+    pickler: type[Pickler] = AsTorch
 
     def __init__(self, collate: Collate = default_collate, pinned: bool = False) -> None:
         self._collate = collate
@@ -24,6 +29,10 @@ class Collated:
     def pack(self, samples: list[Any]) -> Any:
         """In a loader worker: one chunk."""
         return self._collate(samples)
+
+    def gather(self, samples: list[Any]) -> Any:
+        """In a loader worker: one chunk, in memory of the worker's own."""
+        return _unshared(samples) if self._collate is default_collate else self._collate(samples)
 
     def cut(self, chunk: Any, start: int, stop: int) -> Any:
         """Samples start .. stop of a chunk."""
@@ -39,12 +48,18 @@ class Collated:
 class Uncollated:
     """Chunks of samples as the data set gives them, for a user's own collate function."""
 
+    pickler: type[Pickler] = ByValue
+
     def __init__(self, collate: Collate) -> None:
         self._collate = collate
 
     def pack(self, samples: list[Any]) -> bytes:
         """In a loader worker: by value, since each shared tensor would cost a file descriptor."""
-        return pickle.dumps(samples, protocol=pickle.HIGHEST_PROTOCOL)
+        return by_value(samples)
+
+    def gather(self, samples: list[Any]) -> list[Any]:
+        """In a loader worker: as they are."""
+        return samples
 
     def cut(self, chunk: Any, start: int, stop: int) -> list[Any]:
         """Samples start .. stop of a chunk."""
@@ -54,6 +69,21 @@ class Uncollated:
     def join(self, cuts: list[list[Any]]) -> Any:
         """One batch."""
         return self._collate([sample for cut in cuts for sample in cut])
+
+
+def _unshared(samples: list[Any]) -> Any:
+    """What default_collate makes of them, without its shared memory."""
+    kinds = default_collate_fn_map
+    if kinds[torch.Tensor] is collate_tensor_fn:
+        kinds = kinds | {torch.Tensor: _stacked}
+    return collate(samples, collate_fn_map=kinds)
+
+
+def _stacked(tensors: list[torch.Tensor], *, collate_fn_map: Any) -> Any:
+    """Stacked where stacking needs no rules."""
+    if all(plain(tensor) and tensor.dtype == tensors[0].dtype for tensor in tensors):
+        return torch.stack(tensors)
+    return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)
 
 
 def _is_leaf(value: Any) -> bool:
