@@ -29,7 +29,9 @@ class Hooks:
     """
 
     def __init__(self, optimizer: Any, change: Change, reduces: bool) -> None:
-        self._change, self._reduces, self._built = change, reduces, False
+        plainly = tf.autograph.experimental.do_not_convert  # AutoGraph would rewrite loggers and thread pools too
+        self._change, self._build = plainly(change), plainly(_build)
+        self._reduces, self._built = reduces, False
         self._put_back: list[tuple[Any, str]] = []
         if why := problem(optimizer):
             raise UnsupportedError(why)
@@ -49,7 +51,7 @@ class Hooks:
 
         def apply(grads: Iterable[Any], trainable_variables: Any = None) -> None:
             if not optimizer.built:
-                _build(optimizer, trainable_variables)
+                self._build(optimizer, trainable_variables)
             own_apply(self._change(list(grads)), trainable_variables)
 
         self._replace(optimizer, "apply", apply)
@@ -68,7 +70,7 @@ class Hooks:
                 raise UnsupportedError("gradients were reduced before apply_gradients(): leave the reduction to it")
             if not self._built:
                 self._built = True
-                _build(optimizer, [variable for _, variable in pairs])
+                self._build(optimizer, [variable for _, variable in pairs])
             grads = self._change([gradient for gradient, _ in pairs])
             changed = [(gradient, variable) for gradient, (_, variable) in zip(grads, pairs, strict=True)]
             if self._reduces:
