@@ -20,6 +20,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from lbbsp.adapters.pytorch import balance
 
+sys.path.append(str(Path(__file__).parents[1] / "worker"))
+
+from random_manager import let_plans_come_in_time
+
 SECONDS_A_SAMPLE = (0.0005, 0.002)
 """Of each place."""
 
@@ -59,6 +63,7 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[place % len(cores)]})
     torch.set_num_threads(1)
+    let_plans_come_in_time()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)

@@ -20,6 +20,7 @@ __all__ = ["JobError", "Outcome", "outcomes", "run"]
 PRELOAD = [
     *("torch", "torch._dynamo", "torch.nn.parallel", "torch.utils.data", "torch.distributed.run"),
     *("lbbsp.adapters.pytorch", "pytest"),
+    "sklearn.datasets",  # of tests/schemes, whose ranks come from the same server
 ]
 COLLECTIVE_TIMEOUT_S = 30.0
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torchrun
 from harness import ManagerProcess
+from random_manager import IN_TIME
 
 from lbbsp.service.journal_file import payloads
 from lbbsp.service.journal_records import Started, read_record
@@ -50,7 +51,7 @@ class Agents:
         self._running: list[Any] = []
 
     def launch(self, *options: str, manager: str | None = None, job: tuple[str, ...] = ()) -> Any:
-        environment = {"LBBSP_STATE_DIR": str(self.out / "cache")}
+        environment = {"LBBSP_STATE_DIR": str(self.out / "cache"), IN_TIME: "yes"}
         if manager is not None:
             environment["LBBSP_MANAGER"] = manager
         process = torchrun.started([*options], SCRIPT, [str(self.out), *job], environment, self.out / "log")
@@ -128,7 +129,7 @@ def each_once(out: Path, restart: int, before: int) -> None:
 
 
 def balanced(out: Path, restart: int, rank: int, slow: bool) -> None:
-    """By the core, not by the rank; how soon depends on how busy the machine is. The slow core's share is a fifth."""
+    """By the core, not by the rank; soon. The slow core's share is a fifth."""
     early = sizes(out, restart, rank)[8]
     assert early < 0.7 * EQUAL if slow else early > 1.3 * EQUAL, sizes(out, restart, rank)
 
