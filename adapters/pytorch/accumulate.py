@@ -61,12 +61,15 @@ class Accumulation:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def reduce(self, counts: list[float], normaliser: Callable[[list[float]], float]) -> None:
+    def reduce(
+        self, counts: list[float], normaliser: Callable[[list[float]], float], under_way: Callable[[], None]
+    ) -> None:
         """The mean over ranks of each gradient that any rank has; all ranks must call.
 
         Args:
             counts: of this rank, COUNTS of them, added up over ranks.
             normaliser: from the sums what all ranks' weights add up to; gradients are divided by it.
+            under_way: called when the collectives are: what must not hold them up.
         """
         for ddp in self._ddps:
             ddp.reducer._rebuild_buckets()  # a collective that DDP's next forward pass owes: not every rank has one
@@ -77,6 +80,7 @@ class Accumulation:
         for number, bucket in enumerate(buckets):
             bucket.fill(mine if together and number == 0 else ())
             works.append(dist.all_reduce(bucket.buffer, group=self._ddps[0].process_group, async_op=True))
+        under_way()
         sums = posted().tolist() if posted is not None else []
         divisor = float(self._world_size)
         for number, (places, bucket, work) in enumerate(zip(self._places, buckets, works, strict=True)):

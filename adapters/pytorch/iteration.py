@@ -200,8 +200,8 @@ class MicroBatches:
         self._balancer.follower.fixed_s = self._loader.micro.fixed_s
         accumulation, balancer = self._loader.accumulation, self._balancer
         if accumulation.reduces:
-            balancer.reducing()
-            accumulation.reduce([self._items, float(self._weighed), float(self._batches)], self._normaliser)
+            counts = [self._items, float(self._weighed), float(self._batches)]
+            accumulation.reduce(counts, self._normaliser, balancer.reducing)
             self._loader.claims_reduced()
             balancer.follower.reduced()
         balancer.rest(self._share)
