@@ -3,7 +3,9 @@
 Two ranks, a core each, train two copies of a model in alternating blocks of one run: equal sizes with the stock
 loader, and LB-BSP. `over_equal`: the median over pairs of blocks of LB-BSP's iteration time over that of equal sizes,
 with a bootstrap interval, while bursts come and go on both cores. `efficiency`: with a busy process on the second core,
-after 250 iterations of LB-BSP, the iteration time of the ideal by both ranks' measured work rates over LB-BSP's.
+after 250 iterations of LB-BSP, the iteration time of the best of some fixed splits with the stock loader over LB-BSP's,
+in alternating blocks, as in `lbbsp demo`; `of_work_rates`: that of the ideal by both ranks' measured work rates, which
+knows no communication, over LB-BSP's.
 `lookahead 8`: two loader workers that fetch four whole batches each ahead.
 """
 
@@ -21,8 +23,12 @@ from torch.utils.data.distributed import DistributedSampler
 from lbbsp.adapters.pytorch import balance
 
 BLOCK = 10
-SETTLE, MEASURED = 250, 60
-"""Iterations of LB-BSP under the steady neighbour: to find the new sizes, and to be measured."""
+SETTLE = 250
+"""Iterations of LB-BSP under the steady neighbour in which to find the new sizes."""
+ROUND, ROUNDS = 20, 3
+"""Iterations of each way in turn, and turns."""
+SPLITS = (0.56, 0.60, 0.64, 0.68, 0.72)
+"""The first rank's share of the global batch."""
 SAMPLES = 1_000_000
 
 
@@ -61,16 +67,26 @@ def worker(arguments: argparse.Namespace) -> None:
     around.settle_down()
     lbbsp.block(SETTLE)
     before = len(spy.reports)
-    steady_s = lbbsp.block(MEASURED)
-    equal_s = equal.block(MEASURED)
+    steady_s = _steady(arguments, {"lbbsp": lbbsp, "equal": equal})
     around.stop()
     reports = [(report.samples, report.own_time_s) for report in spy.reports[before:]]
     everything = workers.gather(reports)
     if rank == 0:
-        found = {"pairs": pairs, "steady_s": steady_s, "equal_s": equal_s, "reports": everything}
+        found = {"pairs": pairs, "steady_s": steady_s, "reports": everything}
         workers.write(arguments.out, found)
     lbbsp.loader.balancer.close()
     workers.leave()
+
+
+def _steady(arguments: argparse.Namespace, lanes: dict[str, Lane]) -> dict[str, float]:
+    """Seconds an iteration of each way, fixed splits included, in alternating blocks."""
+    rank, whole = torch.distributed.get_rank(), 2 * arguments.batch
+    for share in SPLITS:
+        first = round(share * whole)
+        lanes[f"{first}"] = Lane((first, whole - first)[rank], arguments.lookahead, balanced=False)
+        lanes[f"{first}"].block(5)
+    turns = [{name: lane.block(ROUND) for name, lane in lanes.items()} for _ in range(ROUNDS)]
+    return {name: float(np.mean([turn[name] for turn in turns])) for name in lanes}
 
 
 class Around:
@@ -103,15 +119,18 @@ class Around:
 def figures(run: dict[str, Any]) -> dict[str, Any]:
     """Figures of one run."""
     ratios = np.array([lbbsp / equal for equal, lbbsp in run["pairs"]])
-    own = np.array(run["reports"])[:, -MEASURED + 5 :]
+    own = np.array(run["reports"])[:, -ROUND * ROUNDS :]
+    steady_s = run["steady_s"]
+    fixed_s = min(time_s for name, time_s in steady_s.items() if name.isdigit())
     samples, own_s = own[..., 0], own[..., 1]
     ideal_s = (samples.sum(axis=0) / (samples / own_s).sum(axis=0)).mean()
     return {
         "over_equal": float(np.median(ratios)),
         "interval_95": workers.interval_95(ratios),
         "over_equal_mean": float(np.mean([lbbsp for _, lbbsp in run["pairs"]]) / np.mean([e for e, _ in run["pairs"]])),
-        "efficiency": float(ideal_s / run["steady_s"]),
-        "speedup": run["equal_s"] / run["steady_s"],
+        "efficiency": fixed_s / steady_s["lbbsp"],
+        "of_work_rates": float(ideal_s / steady_s["lbbsp"]),
+        "speedup": steady_s["equal"] / steady_s["lbbsp"],
         "iteration_ms": 1e3 * float(np.median([equal for equal, _ in run["pairs"]])),
     }
 
