@@ -135,17 +135,21 @@ class MicroBatches:
         if self._part.samples or not self._claims_here:
             self._planned = self._part.samples
             yield from self._worked(self._cursor.planned(), claims)
+        asked_s = self._balancer.clock()
         while claims is not None and (claim := claims.next()) is not None:
             intervals = self._cursor.claimed(*claim)
             self._claimed += _samples(intervals)
-            yield from self._worked(intervals, claims)
+            yield from self._worked(intervals, claims, self._balancer.clock() - asked_s)
+            asked_s = self._balancer.clock()
 
     def _claims(self) -> Claims | None:
         """This rank's claims; None where nothing is left to claim."""
         chunking = self._cursor.chunking()
         return self._loader.claims_of(self._name(), chunking) if chunking.units else None
 
-    def _worked(self, intervals: list[Interval], claims: Claims | None) -> Iterator[tuple[Any, int]]:
+    def _worked(
+        self, intervals: list[Interval], claims: Claims | None, waited_s: float = 0.0
+    ) -> Iterator[tuple[Any, int]]:
         """One micro-batch; where the store is slow, the next claim is made by its end."""
         loader, samples, began_s = self._loader, _samples(intervals), self._balancer.clock()
         batch = self._fetch(intervals)
@@ -154,7 +158,7 @@ class MicroBatches:
             claims.ask_within(SOONER * expected_s - TRIPS * loader.counters.latency_s)
         yield batch, samples
         if loader.pace.at_once:
-            loader.micro.worked(samples, self._balancer.clock() - began_s)
+            loader.micro.worked(samples, self._balancer.clock() - began_s, waited_s)
 
     def _store_is_slow(self) -> bool:
         """Whether its answer takes longer than another thread's help costs, against a usual chunk's work."""

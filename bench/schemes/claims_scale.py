@@ -25,6 +25,7 @@ from lbbsp.core.bounds import Bounds
 from lbbsp.core.manager import BatchSizeManager, JobSpec
 from lbbsp.core.parts import WHOLE_PPM, planned_parts
 from lbbsp.worker.claiming import Chunking, Claims
+from lbbsp.worker.micro import MicroCost
 
 NOMINAL_S, PER_RANK = 0.130, 32
 """An equal share takes an undisturbed rank so long; samples of it."""
@@ -53,7 +54,7 @@ class Store:
         self.waits_s.append(self.answer_s - now_s)
         self.busy_s += self._service_s
         self.sum += units
-        self.asked += 1
+        self.asked += units > 0
         return self.sum
 
     def later(self, call: Callable[[], Any], delay_s: float) -> Callable[[], Any]:
@@ -73,6 +74,7 @@ class Job:
         self.store = Store(self.clock, *store_s)
         self._sizes, self._beta, self._chunk = bounds.equal(), 1.0, 0
         self.betas: list[float] = []
+        self._costs = [MicroCost() for _ in range(ranks)]
 
     def iterate(self, number: int) -> tuple[float, float]:
         """One iteration; its time and the oracle's."""
@@ -86,16 +88,23 @@ class Job:
             share = float(max(1, self._sizes[rank]) / self._sizes.sum())
             least = max(1, round((self._chunk or 1) * share * self._ranks))
             claims = Claims(self.store, Chunking(units, self._ranks, share, least))
-            self._work(rank, int(parts[rank]) + FIXED + CHUNK, claims, start_s)
+            self._work(rank, int(parts[rank]), FIXED, claims, start_s)
         while self.clock.step():
             pass
         took_s = self.clock.now_s - start_s
         self._report(number, parts)
         return took_s, self._oracle_s(start_s)
 
-    def _work(self, rank: int, work: float, claims: Claims, start_s: float) -> None:
-        end_s = self._speeds.end_s(rank, max(start_s, self.clock.now_s), work)
-        self.clock.at(end_s, lambda: self._ready(rank, claims, end_s))
+    def _work(self, rank: int, samples: int, fixed: float, claims: Claims, asked_s: float) -> None:
+        start_s = max(asked_s, self.clock.now_s)
+        middle_s = self._speeds.end_s(rank, start_s, fixed) if fixed else start_s
+        end_s = self._speeds.end_s(rank, middle_s, samples + CHUNK)
+
+        def ready() -> None:
+            self._costs[rank].worked(samples, end_s - middle_s, start_s - asked_s)
+            self._ready(rank, claims, end_s)
+
+        self.clock.at(end_s, ready)
 
     def _ready(self, rank: int, claims: Claims, end_s: float) -> None:
         began_s = self._began_s
@@ -105,11 +114,7 @@ class Job:
             return
         samples = claim[1] - claim[0]
         self._worked[rank] += samples
-        self.clock.at(self.store.answer_s, lambda: self._work(rank, samples + CHUNK, claims, self.store_s()))
-
-    def store_s(self) -> float:
-        """Work on an answer begins now."""
-        return self.clock.now_s
+        self.clock.at(self.store.answer_s, lambda: self._work(rank, samples, 0.0, claims, end_s))
 
     @property
     def _began_s(self) -> float:
@@ -142,8 +147,15 @@ class Job:
         claimed = self._worked - parts
         for rank in range(self._ranks):
             own_s = float(self._own_s[rank])
+            self._costs[rank].end()
             made = self._manager.report(
-                rank, number, int(self._worked[rank]), own_s, wait_s=longest_s - own_s, claimed=int(claimed[rank])
+                rank,
+                number,
+                int(self._worked[rank]),
+                own_s,
+                wait_s=longest_s - own_s,
+                claimed=int(claimed[rank]),
+                fixed_s=self._costs[rank].fixed_s,
             )
         assert made is not None
         self._sizes, self._beta, self._chunk = made.sizes, made.beta, made.chunk

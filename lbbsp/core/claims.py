@@ -24,6 +24,8 @@ MODES = ("off", "on", "auto")
 WINDOW = 32
 """Iterations that are judged together."""
 LEAST_KNOWN = 8
+FORGET_EVERY = 4
+"""Of so many iterations without claims, one that had some is forgotten: what slowed ranks down then may have gone."""
 LEAST_STAY = 16
 """Iterations between a decision and its opposite."""
 SETTLING = 12
@@ -125,6 +127,8 @@ class Claiming:
         self._safe.append(float((best / real).min()))
         self._theta = self._fixed_samples(theta, speed)
         self._pace[claimed].append(math.log(float(speed.sum())))
+        if not claimed and self._pace[True] and self._seen % FORGET_EVERY == 0:
+            self._pace[True].popleft()
         self._hear(float(wait_s.min()) / best_s, self._claimed_before)
         self._claimed_before = claimed
         self._decide()
@@ -173,7 +177,12 @@ class Claiming:
         return Cut(beta, max(1, round(chunk)))
 
     def _slower(self) -> float:
-        """What work has become slower by since ranks claim, beyond what chance explains: waits for the counter, say."""
+        """What work has become slower by since ranks claim, beyond what chance explains: waits for the counter, say.
+
+        Neighbours that came at the same time look like it, so it stands in only where no rank measures.
+        """
+        if self._measured:
+            return 0.0
         before, since = self._pace[False], self._pace[True]
         if min(len(before), len(since)) < LEAST_KNOWN:
             return 0.0

@@ -27,11 +27,11 @@ class MicroCost:
         """What each micro-batch costs, at least a microsecond; 0 while that is not known."""
         return max(1e-6, median(self._fixed_s)) if len(self._fixed_s) >= LEAST_KNOWN else 0.0
 
-    def worked(self, samples: int, time_s: float) -> None:
-        """A micro-batch has been worked."""
+    def worked(self, samples: int, time_s: float, waited_s: float = 0.0) -> None:
+        """A micro-batch has been worked, after a wait for its claim, which is a cost of it too."""
         if samples > 0:
             self.sample_s = time_s / samples
-            self._pieces.append((samples, time_s))
+            self._pieces.append((samples, time_s + waited_s))
 
     def end(self) -> None:
         """The iteration has ended."""

@@ -82,6 +82,35 @@ def test_claims_end_where_they_make_all_ranks_slower_than_they_save() -> None:
         assert (claiming.cut.beta < 1.0) == wanted, claiming.why
 
 
+def changing(claiming: Claiming, slower: float, fixed_s: float, iterations: int) -> int:
+    """Ranks whose speeds vary, and become slower as claims begin for another reason; iterations that claimed."""
+    rng, claimed = np.random.default_rng(3), 0
+    for _ in range(iterations):
+        for rank in range(RANKS):
+            claiming.say(rank, 0, fixed_s)
+        speeds = 1000 * np.exp(0.2 * rng.standard_normal(RANKS))
+        begun = claimed > 0 or claiming.cut.beta < 1
+        follow(claiming, speeds * (slower if begun else 1.0), [128, 128])
+        claimed += claiming.cut.beta < 1
+    return claimed
+
+
+def test_a_neighbour_that_comes_as_claims_begin_is_not_taken_for_their_cost_where_ranks_measure_it() -> None:
+    assert changing(Claiming("on", RANKS, BATCH), 0.7, 0.0005, 200) > 160
+
+
+def test_where_nobody_measures_claims_are_tried_again() -> None:
+    claiming = Claiming("on", RANKS, BATCH)
+    assert changing(claiming, 0.5, 0.0, 100) < 60
+    assert changing(claiming, 1.0, 0.0, 300) > 20
+
+
+def test_a_measured_cost_ends_claims() -> None:
+    cheap, dear = Claiming("on", RANKS, BATCH), Claiming("on", RANKS, BATCH)
+    assert changing(cheap, 1.0, 0.0005, 120) > 90
+    assert changing(dear, 1.0, 0.05, 120) == 0
+
+
 def test_unknown_reports_and_short_iterations_teach_nothing() -> None:
     claiming = run(Claiming("on", RANKS, BATCH), 0.005, 60)
     nan = np.array([np.nan, 100.0])
