@@ -1,26 +1,20 @@
-"""Lanes: ranks on the manager's machine send past ZeroMQ, each as itself alone, and lose nothing where a lane ends."""
+"""Lanes, both ends in one process: frames as they are, tokens good once, and nobody harms another or is kept awake."""
 
 import os
 import signal
 import socket
 import time
 
-import msgspec
 import pytest
-import zmq
-from harness import ManagerProcess, Ranks, until
+from harness import until
+from lane_ends import LINUX, MOST, close_all, connect
 
-from lbbsp.protocol import Bye, Hello, Welcome, decode_to_worker, encode
 from lbbsp.service.lane_tokens import Speaker
 from lbbsp.service.lanes import MOST_UNNAMED, Lanes
 from lbbsp.service.router import MAX_FRAME_BYTES
-from lbbsp.worker.identity import machine_name
 from lbbsp.worker.lane import Invitation, Lane, open_lane
 
-pytestmark = pytest.mark.skipif(not hasattr(socket, "SOCK_SEQPACKET"), reason="no such sockets")
-MOST = 65_536
-OPEN: list[Lane] = []
-"""Closed after each test."""
+pytestmark = LINUX
 
 
 @pytest.fixture
@@ -33,23 +27,7 @@ def lanes():
 @pytest.fixture(autouse=True)
 def all_closed():
     yield
-    while OPEN:
-        OPEN.pop().close()
-
-
-def connect(invitation: Invitation) -> Lane:
-    OPEN.append(Lane(invitation, MOST))
-    return OPEN[-1]
-
-
-def here(job: Ranks) -> Ranks:
-    """Its ranks run on the manager's machine and have their lanes."""
-    until(lambda: all(laned(job)), "lanes", job.pump)
-    return job
-
-
-def laned(job: Ranks) -> list[bool]:
-    return [client._lane is not None and client._lane.open for client in job.clients]
+    close_all()
 
 
 def heard(lanes: Lanes) -> list[tuple[bytes, bytes]]:
@@ -63,9 +41,6 @@ def lane(lanes: Lanes, peer: bytes = b"p") -> Lane:
     assert mine.receive() is None
     assert mine.open
     return mine
-
-
-# --- one machine, two ends
 
 
 def test_frames_go_both_ways_as_they_are(lanes):
@@ -257,133 +232,3 @@ def test_a_forked_child_ends_nothing_and_keeps_nothing_open(lanes):
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-
-
-# --- a manager and its ranks
-
-
-def test_ranks_on_the_manager_s_machine_get_lanes_and_plans_come_through_them(ranks):
-    job = here(ranks(machine=machine_name()).join())
-    for iteration in range(20):
-        assert job.step().based_on_iteration == iteration
-
-
-def test_without_lanes_all_goes_by_zeromq(tmp_path):
-    manager = ManagerProcess(tmp_path / "log", options=["--no-lane"])
-    job = Ranks(manager.address, "plain", machine=machine_name()).join()
-    assert laned(job) == [False, False]
-    assert sum(job.step().sizes) == 90
-    job.close()
-    manager.stop()
-
-
-def test_a_lane_that_ends_costs_no_report_and_no_plan(ranks):
-    job = here(ranks(machine=machine_name()).join())
-    job.step()
-    for client in job.clients:
-        assert client._lane is not None
-        client._lane._socket.shutdown(socket.SHUT_RDWR)
-    for iteration in range(1, 10):
-        assert job.step().based_on_iteration == iteration
-    assert [client.dropped for client in job.clients] == [0, 0]
-    assert laned(job) == [False, False]
-
-
-def test_a_manager_that_comes_back_gives_new_lanes(manager, tmp_path):
-    job = here(Ranks(manager.address, "back", machine=machine_name()).join())
-    job.step()
-    port = int(manager.address.rpartition(":")[2])
-    manager.stop(signal.SIGKILL)
-    until(lambda: job.clients[0].away and job.clients[1].away, "the loss", job.pump)
-    assert laned(job) == [False, False]
-    again = ManagerProcess(tmp_path / "again.log", port)
-    here(job.join())
-    assert job.step().based_on_iteration == 1
-    job.close()
-    again.stop()
-
-
-def test_a_stopped_manager_blocks_nobody_and_goes_on_with_news(manager):
-    job = here(Ranks(manager.address, "stopped", machine=machine_name()).join())
-    job.step()
-    manager.send(signal.SIGSTOP)
-    began_s = time.perf_counter()
-    for iteration in range(1, 900):
-        for rank in (1, 0):
-            job.clients[rank].report(job.report(rank, iteration))
-    assert time.perf_counter() - began_s < 10
-    manager.send(signal.SIGCONT)
-    job.iteration = 900
-    until(lambda: not any(client.away for client in job.clients), "welcome", job.pump)
-    job.step(adopt=False)
-    job.close()
-
-
-def test_who_speaks_in_another_s_lane_is_not_heard_as_them(shared_manager, ranks):
-    """A token of one's own job moves no other job."""
-    victim = here(ranks("victim", machine=machine_name()).join())
-    victim.step()
-    with zmq.Context() as context, context.socket(zmq.DEALER) as thief:
-        thief.connect(shared_manager.address)
-        fields = {"machine": machine_name(), "world_size": 1, "global_batch": 9, "min_samples": 0, "max_samples": 9}
-        thief.send(encode(Hello(job="thief", incarnation="i", rank=0, **fields)))
-        welcome = decode_to_worker(thief.recv())
-        assert isinstance(welcome, Welcome)
-        theirs = connect(Invitation(welcome.lane, welcome.token, welcome.answer))
-        until(lambda: theirs.receive() is None and theirs.open, "the lane")
-        for rank in (0, 1):
-            theirs.send(encode(victim.report(rank, own_time_s=50.0)))
-            theirs.send(encode(Bye(**victim.ids, rank=rank)))
-        theirs.send(b"\xff" * 100)
-        assert decode_to_worker(thief.recv()) is not None, "an answer to what is not its own goes by ZeroMQ"
-        until(lambda: theirs.receive() == b"", "the end of its lane")
-    assert victim.step().version == 2
-    theirs.close()
-
-
-def test_a_rank_that_resumes_says_hello_before_it_reports_and_gets_a_new_lane(ranks):
-    job = here(ranks(machine=machine_name()).join())
-    job.step()
-    job.ids["incarnation"] = "second"
-    for rank, client in enumerate(job.clients):
-        client.hello_again(job.hello(rank, machine=machine_name()))
-    assert laned(job) == [False, False]
-    here(job.join())
-    job.iteration = 0
-    assert job.step().based_on_iteration == 0
-
-
-def test_frames_through_a_lane_count_in_the_peer_s_rate(tmp_path):
-    manager = ManagerProcess(tmp_path / "log", options=["--max-rate", "50"])
-    job = here(Ranks(manager.address, "loud", machine=machine_name()).join())
-    mine = job.clients[1]._lane
-    assert mine is not None
-    until(lambda: not mine.send(b"x"), "the end of the lane", lambda: None)
-    until(lambda: "too fast" in manager.log(), "the count")
-    job.close()
-    manager.stop()
-
-
-def test_a_rank_on_another_machine_gets_no_invitation(ranks):
-    job = ranks(machine="elsewhere").join()
-    assert job.step().based_on_iteration == 0
-    assert laned(job) == [False, False]
-
-
-def test_an_older_worker_takes_no_lane_and_an_older_manager_gives_none():
-    class OldWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
-        job: str
-        incarnation: str
-        rank: int
-
-    new = Welcome(job="j", incarnation="i", rank=0, lane=f"lbbsp-{32 * 'a'}", token=b"t", answer=b"a")
-    assert msgspec.msgpack.decode(encode(new), type=OldWelcome) == OldWelcome(job="j", incarnation="i", rank=0)
-    old = decode_to_worker(msgspec.msgpack.encode(OldWelcome(job="j", incarnation="i", rank=0)))
-    assert isinstance(old, Welcome)
-    assert open_lane(Invitation(old.lane, old.token, old.answer), MOST) is None
-
-
-@pytest.mark.parametrize("name", ["x", "lbbsp-", "lbbsp-" + 31 * "a", "lbbsp-" + 33 * "a", "lbbsp-" + 32 * "a" + "\n"])
-def test_a_lane_of_another_s_name_is_no_lane(name):
-    with pytest.raises(msgspec.ValidationError):
-        decode_to_worker(encode(Welcome(job="j", incarnation="i", rank=0, lane=name)))
