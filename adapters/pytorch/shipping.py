@@ -43,7 +43,8 @@ class Pickler(pickle.Pickler):
         shape = tuple(value.shape)
         if not value.numel():
             return _tensor, (None, value.dtype, shape)
-        elements: Any = value.contiguous().view(-1).view(torch.uint8).numpy()
+        row = value.contiguous().as_strided((value.numel(),), (1,))
+        elements: Any = row.view(torch.uint8).numpy()
         return _tensor, (pickle.PickleBuffer(elements), value.dtype, shape)
 
 
@@ -167,6 +168,7 @@ def _filled(buffers: list[memoryview], parts: list[tuple[int, int]]) -> int:
     """Descriptor of a new memory file that holds these buffers there."""
     descriptor = os.memfd_create("lbbsp-chunk", os.MFD_CLOEXEC)
     try:
+        os.ftruncate(descriptor, parts[-1][1])
         for buffer, (start, _) in zip(buffers, parts, strict=True):
             written = 0
             while written < buffer.nbytes:

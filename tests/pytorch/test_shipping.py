@@ -1,0 +1,330 @@
+"""Chunks shipped in memory files: what arrives is what torch would bring, and nothing stays behind."""
+
+import contextlib
+import ctypes
+import gc
+import multiprocessing
+import os
+import pickle
+import re
+import resource
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from ranks import run
+from test_chunks import Pair, Things, ragged, same
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from lbbsp.adapters.pytorch import chunks, shipping
+from lbbsp.adapters.pytorch.joining import Collated, Uncollated
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.bool, torch.uint8]
+DTYPES += [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.float8_e4m3fn]
+PREFETCH = 2
+PR_SET_DUMPABLE = 4
+
+
+def tensor(dtype: torch.dtype, shape: list[int], seed: int, how: str) -> torch.Tensor:
+    """Elements of any value, laid out in several ways."""
+    random = torch.Generator().manual_seed(seed)
+    values = torch.randint(0, 2, shape, generator=random).to(dtype)
+    match how:
+        case "transposed":
+            return values.transpose(0, -1) if values.dim() > 1 else values
+        case "stepped":
+            return values[::2] if values.dim() else values
+        case "expanded":
+            return values.unsqueeze(0).expand(3, *shape)
+    return values
+
+
+SHAPES = st.lists(st.integers(0, 5), max_size=3)
+TENSORS = st.builds(
+    tensor,
+    st.sampled_from(DTYPES),
+    SHAPES,
+    st.integers(0, 99),
+    st.sampled_from(["", "transposed", "stepped", "expanded"]),
+)
+ODD = st.sampled_from(
+    [
+        torch.nn.Parameter(torch.ones(2), requires_grad=False),
+        torch.ones(2, requires_grad=True),
+        torch.ones(2, dtype=torch.cfloat).conj(),
+    ]
+)
+ARRAYS = st.builds(lambda n, kind: np.arange(n).astype(kind), st.integers(0, 9), st.sampled_from(["i2", "f8", "U3"]))
+LEAVES = TENSORS | ODD | ARRAYS | st.text(max_size=3) | st.binary(max_size=3) | st.none() | st.floats(allow_nan=False)
+STRUCTURES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.builds(Pair, inner, inner)
+    ),
+    max_leaves=8,
+)
+
+
+def first(samples: list[Any]) -> Any:
+    return samples[0]
+
+
+def travelled(value: Any) -> Any:
+    """As a multiprocessing queue would bring it."""
+    return pickle.loads(ForkingPickler.dumps(value))
+
+
+def shipped_here(joining: Any, samples: list[Any], small: int) -> Any:
+    """A chunk of this process's own."""
+    ship = shipping.Shipping(joining, keep=3, small=small)
+    chunk = travelled(ship(samples))
+    for file in ship._files:
+        os.close(file)
+    return chunk
+
+
+def alike(ours: Any, theirs: Any) -> None:
+    """As same(), for what the default collate function doesn't make."""
+    if isinstance(theirs, torch.Tensor):
+        assert (ours.dtype, ours.shape, ours.layout) == (theirs.dtype, theirs.shape, theirs.layout)
+        assert ours.requires_grad == theirs.requires_grad
+        numbers = [one.detach().to_dense().to(torch.complex128) for one in (ours, theirs)]
+        assert torch.equal(*numbers)
+    elif isinstance(theirs, np.ndarray):
+        assert ours.dtype == theirs.dtype
+        assert np.array_equal(ours, theirs)
+    elif isinstance(theirs, dict | list | tuple):
+        assert type(ours) is type(theirs)
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            alike(one, other)
+        if isinstance(theirs, dict):
+            alike(list(ours.values()), list(theirs.values()))
+    else:
+        assert ours == theirs
+
+
+def leaves(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from leaves(one)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STRUCTURES, st.sampled_from([0, 64, shipping.SMALL]))
+def test_a_shipped_structure_arrives_as_torch_would_bring_it(structure: Any, small: int) -> None:
+    shipped = shipped_here(Collated(first), [structure], small)
+    alike(shipped, travelled(structure))
+    for leaf in leaves(shipped):
+        if shipping.plain(leaf) and leaf.numel():
+            leaf.view(torch.uint8).fill_(0) if leaf.dim() else leaf.zero_()
+            assert not leaf.to(torch.complex128).any()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(STRUCTURES, min_size=1, max_size=3), st.sampled_from([0, shipping.SMALL]))
+def test_samples_for_a_users_own_collate_function_arrive_as_they_are(samples: list[Any], small: int) -> None:
+    joining = Uncollated(first)
+    shipped = shipped_here(joining, samples, small)
+    alike(joining.cut(shipped, 0, len(samples)), samples)
+    alike(joining.cut(travelled(joining.pack(samples)), 0, len(samples)), samples)
+
+
+def test_of_a_sample_that_is_a_view_only_its_own_elements_travel() -> None:
+    data = torch.zeros(1000, 1000)
+    assert len(shipping.by_value([data[3], data[:, 3]])) < 10_000
+
+
+class Rows(Dataset[Any]):
+    """Large enough for a file each; `at` says what happens before a sample is read."""
+
+    def __init__(self, at: Callable[[int], None] | None = None) -> None:
+        self.at = at
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, index: int) -> Any:
+        if self.at is not None:
+            self.at(index)
+        return torch.full((64, 64), float(index)), index
+
+
+def loader_of(data: Dataset[Any], tasks: int = 20, collate: Any = None, **options: Any) -> "DataLoader[Any]":
+    """The adapter's loader of chunks, over these tasks of two samples each."""
+    users: DataLoader[Any] = DataLoader(data, prefetch_factor=PREFETCH, collate_fn=collate, **options)
+    indices: Any = [[2 * task, 2 * task + 1] for task in range(tasks)]
+    return chunks.chunked(users, indices, chunks.joining_of(users))
+
+
+def files_of(process: int | str) -> int:
+    """Chunks' memory files that a process has open or mapped."""
+    links = []
+    for one in os.listdir(f"/proc/{process}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(f"/proc/{process}/fd/{one}"))
+    maps = Path(f"/proc/{process}/maps").read_text()
+    return sum("lbbsp-chunk" in link for link in links) + maps.count("lbbsp-chunk")
+
+
+def right(task: int, chunk: Any) -> None:
+    x, index = chunk
+    assert index.tolist() == [2 * task, 2 * task + 1]
+    assert (x == index.view(2, 1, 1)).all()
+    x.mul_(2)
+
+
+@pytest.mark.parametrize(
+    ("context", "collate"), [("fork", None), ("fork", ragged), ("spawn", ragged), ("forkserver", None)]
+)
+def test_chunks_arrive_right_from_workers_of_every_start_method(context: str, collate: Any) -> None:
+    data = Things(8)
+    loader = loader_of(data, 4, collate, num_workers=1, multiprocessing_context=context)
+    assert isinstance(loader.collate_fn, shipping.Shipping)
+    for task, chunk in enumerate(loader):
+        samples = [data[2 * task], data[2 * task + 1]]
+        same(chunk, samples if collate else default_collate(samples))
+
+
+def test_files_are_held_no_longer_than_they_are_needed() -> None:
+    loader = loader_of(Rows(), 60, num_workers=2)
+    iterator: Any = iter(loader)
+    gc.collect()
+    before = files_of("self")
+    for task, chunk in enumerate(iterator):
+        right(task, chunk)
+        for worker in iterator._workers:
+            if worker.is_alive():
+                assert files_of(worker.pid) <= loader.collate_fn.keep + 1
+        assert files_of("self") - before <= 2 * (2 * PREFETCH + 1), "an open file and a map for each chunk"
+        del chunk
+    del iterator
+    gc.collect()
+    assert files_of("self") == before == 0
+
+
+def test_a_batch_lives_on_without_its_worker() -> None:
+    kept = list(loader_of(Rows(), 12, num_workers=2))
+    for task, chunk in enumerate(kept):
+        right(task, chunk)
+    assert files_of("self") >= 12
+    del kept, chunk
+    gc.collect()
+    assert files_of("self") == 0
+
+
+def sleepy(index: int) -> None:
+    time.sleep(0.001 * (index % 7))
+
+
+def test_torch_has_no_more_chunks_under_way_than_files_are_kept_for() -> None:
+    """Without the two files of margin: epochs broken off, workers that live on, two iterators at once."""
+    loader = loader_of(Rows(sleepy), 12, num_workers=2, persistent_workers=True)
+    loader.collate_fn.keep = PREFETCH
+    for stop in (12, 1, 5, 0, 12):
+        for task, chunk in enumerate(loader):
+            right(task, chunk)
+            if task == stop:
+                break
+    loader = loader_of(Rows(sleepy), 12, num_workers=2)
+    loader.collate_fn.keep = PREFETCH
+    for task, (one, other) in enumerate(zip(loader, loader, strict=True)):
+        right(task, one)
+        right(task, other)
+
+
+class Ending(Rows):
+    """The worker ends while it reads sample 4, once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = multiprocessing.get_context("fork").Event()
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 4:
+            self.now.wait()
+            os._exit(0)
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_dies_is_told_as_torch_tells_it() -> None:
+    """Its files are gone while a message that names one is under way."""
+    data = Ending()
+    iterator: Any = iter(loader_of(data, num_workers=1))
+    next(iterator)
+    assert iterator._worker_result_queue._reader.poll(30)
+    data.now.set()
+    iterator._workers[0].join()
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly") as raised:
+        next(iterator)
+    assert isinstance(raised.value.__cause__, OSError)
+
+
+def kill_worker(rank: int) -> str:
+    iterator: Any = iter(loader_of(Rows(), num_workers=1))
+    next(iterator)
+    try:
+        iterator._workers[0].kill()
+        list(iterator)
+    except RuntimeError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def test_a_worker_that_is_killed_is_told_as_torch_tells_it() -> None:
+    (said,) = run(1, kill_worker)
+    assert re.search(r"DataLoader worker .*(is killed by signal: Killed|exited unexpectedly)", said)
+
+
+def hide(worker: int) -> None:
+    """Only a privileged process may look at this one's files from now on."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def test_a_worker_that_has_made_itself_unreadable_sends_as_torch_does() -> None:
+    iterator: Any = iter(loader_of(Rows(), num_workers=1, worker_init_fn=hide))
+    for task, chunk in enumerate(iterator):
+        right(task, chunk)
+        assert files_of("self") == 0
+
+
+@pytest.mark.parametrize("lacking", ["memory files", "children", "the child's files"])
+def test_where_no_childs_file_can_be_opened_chunks_go_as_torch_sends_them(
+    lacking: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "lbbsp")
+    match lacking:
+        case "memory files":
+            monkeypatch.delattr(os, "memfd_create")
+        case "children":
+            monkeypatch.setattr("sys.executable", "/nowhere/python")
+        case _:
+            monkeypatch.setattr(shipping, "FILES", "/proc/{process}/hidden/{descriptor}")
+    loader = loader_of(Rows(), num_workers=1)
+    assert not isinstance(loader.collate_fn, shipping.Shipping)
+    for task, chunk in enumerate(loader):
+        right(task, chunk)
+        assert chunk[0].is_shared()
+    assert any("chunks go the way of torch's own tensors" in line for line in caplog.messages)
+
+
+def small_files(worker: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def test_a_chunk_that_gets_no_memory_file_travels_in_the_message() -> None:
+    for task, chunk in enumerate(loader_of(Rows(), num_workers=1, worker_init_fn=small_files)):
+        right(task, chunk)
+        assert files_of("self") == 0
