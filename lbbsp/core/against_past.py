@@ -14,6 +14,8 @@ WARM_UP = 10
 """Settled reports of a rank that are learnt from before it is judged."""
 _NEW_NORMAL = 0.0005
 """Share by which an expectation follows a rank that stays beyond it: half the way in 1,400 iterations."""
+_FOLLOW = 0.5
+"""Share by which a rank's usual size follows its size, an iteration."""
 
 
 class OwnPast(Options):
@@ -24,6 +26,7 @@ class OwnPast(Options):
         self._count: Array = np.zeros(ranks)
         self._expected_s: Array = np.full(ranks, np.nan)
         self._spread: Array = np.full(ranks, 0.05)
+        self._usual_samples: Array = np.full(ranks, np.nan)
 
     def judge(self, sight: Sight) -> Judgement:
         """Judge one iteration, then learn from what was usual, whatever limit the user set."""
@@ -38,7 +41,15 @@ class OwnPast(Options):
         self._learn(np.where(known & ~unusual, seen_s, np.nan), ratio)
         self._expected_s *= np.where(unusual, 1.0 + _NEW_NORMAL * np.minimum(slowdown - 1.0, 9.0), 1.0)
         self._count += known
-        return Judgement(slowdown, limit)
+        return Judgement(slowdown, limit * self._doubt(sight.samples))
+
+    def _doubt(self, samples: Array) -> Array:
+        """What limits rise by where a size has just moved far: half of what a fixed cost not known yet could explain."""
+        usual = np.where(np.isnan(self._usual_samples), samples, self._usual_samples)
+        ratio = samples / usual
+        self._usual_samples = np.where(np.isfinite(samples), usual + _FOLLOW * (samples - usual), usual)
+        doubt: Array = np.sqrt(np.maximum(ratio, 1.0 / ratio))
+        return np.where(np.isfinite(doubt), doubt, 1.0)
 
     def _prepare(self, sight: Sight) -> None:
         """Before judging."""

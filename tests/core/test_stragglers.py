@@ -213,6 +213,22 @@ def test_a_rank_given_twice_the_work_is_flagged_by_no_detector(theta):
     assert "128 samples, 2.00 times an equal share" in note.evidence
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_cut_after_one_bad_iteration_flags_nobody_whose_fixed_cost_is_not_known(seed):
+    """A rank with a large fixed cost takes long for the few samples that it has then."""
+
+    def sizes(k):
+        few = 47 if k <= 60 else 19 if k <= 63 else 33
+        return [few, *([67] * 4), 6 * 64 - 4 * 67 - few]
+
+    def slow(k):
+        return np.array([4.0 if k == 60 else 1.0, 1, 1, 1, 1, 1])
+
+    _, events = managed_job(np.full(6, 28.0), np.full(6, 600.0), sizes, 100, slow, seed)
+    by = {name for event in events for name in event.detectors}
+    assert by <= {"threshold", "quartiles"}, "these know no past"
+
+
 def test_a_slow_rank_whose_share_was_cut_is_still_flagged():
     """Own times are equal again once sizes follow: what was given tells."""
 
