@@ -44,7 +44,7 @@ class OwnPast(Options):
         return Judgement(slowdown, limit * self._doubt(sight.samples))
 
     def _doubt(self, samples: Array) -> Array:
-        """What limits rise by where a size has just moved far: half of what a fixed cost not known yet could explain."""
+        """What limits rise by where a size has just moved far: half of what an unknown fixed cost could explain."""
         usual = np.where(np.isnan(self._usual_samples), samples, self._usual_samples)
         ratio = samples / usual
         self._usual_samples = np.where(np.isfinite(samples), usual + _FOLLOW * (samples - usual), usual)
