@@ -203,8 +203,14 @@ def trained(case: str, sizes: str, keep: Path | None = None) -> Judged:
     kept = None if keep is None else keep / f"{case}.{sizes}.json"
     if kept is None or not kept.exists():
         with tempfile.TemporaryDirectory() as folder:
-            workers.launch(__file__, 2, ["--case", case, "--sizes", sizes, "--out", f"{folder}/out"], 120)
-            text = Path(f"{folder}/out").read_text()
+            out = Path(f"{folder}/out")
+            try:
+                workers.launch(__file__, 2, ["--case", case, "--sizes", sizes, "--out", str(out)], 120)
+            except SystemExit as failed:
+                if not out.exists():
+                    raise
+                print(f"# {case}, {sizes}: failed after its reports were written: {failed}", file=sys.stderr)
+            text = out.read_text()
         if kept is None:
             return judge(json.loads(text))
         kept.write_text(text)
