@@ -21,7 +21,7 @@ PROGRAM = Program(seed=3, steps=16, samples=118)
 
 @pytest.mark.timeout(400)
 def test_random_faults_lose_and_repeat_nothing_and_hang_nobody(tmp_path):
-    command = [sys.executable, str(BENCH / "chaos.py"), "--schedules", "10", "--at-once", "2"]
+    command = [sys.executable, str(BENCH / "chaos.py"), "--schedules", "10", "--at-once", "3"]
     command += ["--json", str(tmp_path / "figures")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=380, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
