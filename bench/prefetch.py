@@ -2,7 +2,8 @@
 
 Two real workers, a core each, num_workers=2, prefetch_factor=4; the same seeded neighbours in each run. `slowdown` is
 the iteration time over the ideal from both ranks' measured work rates, `lag` the median by based_on_iteration,
-`loader_wait_share` the part of an iteration spent waiting for the loader. Medians over the repeats.
+`loader_wait_share` the part of an iteration spent waiting for the loader, `loader_wait_ms` the same in milliseconds.
+Medians over the repeats.
 """
 
 import argparse
@@ -88,6 +89,7 @@ def figures(ranks: list) -> dict[str, float]:
         "lag_1_share": float(np.mean(np.array(lags) == 1)),
         "slowdown": float(iterations_s.sum() / np.sum(ideal_s[: len(iterations_s)])),
         "loader_wait_share": float(np.max(waits_s) / iterations_s.mean()),
+        "loader_wait_ms": float(1e3 * np.max(waits_s)),
         "iteration_ms": float(1e3 * iterations_s.mean()),
     }
 

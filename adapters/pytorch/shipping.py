@@ -10,11 +10,11 @@ import errno
 import io
 import logging
 import mmap
+import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ ALIGNMENT = 64
 SMALL = 1 << 14
 """Copying less than this costs less than a file."""
 PR_GET_DUMPABLE = 3
-END_TIMEOUT_S = 1.0
+END_TIMEOUT_S = 5.0
 FILES = "/proc/{process}/fd/{descriptor}"
 
 log = logging.getLogger(__name__)
@@ -211,17 +211,10 @@ def _open(process: int, descriptor: int) -> int:
 
 
 def _await_end(process: int) -> None:
-    """A dying worker closes its files first; wait until it can be seen to be dead."""
-    end_s = time.perf_counter() + END_TIMEOUT_S
-    while time.perf_counter() < end_s:
-        try:
-            with open(f"/proc/{process}/stat", "rb") as file:
-                state = file.read().rpartition(b")")[2].split()[0]
-        except OSError:
-            return
-        if state in (b"Z", b"X"):
-            return
-        time.sleep(0.001)
+    """A dying worker's files go before its threads do: wait until it is seen to be dead, or torch won't say so."""
+    for child in multiprocessing.active_children():
+        if child.pid == process:
+            child.join(END_TIMEOUT_S)
 
 
 def _identity() -> tuple[Any, ...]:

@@ -272,20 +272,25 @@ def test_a_worker_that_dies_is_told_as_torch_tells_it() -> None:
     assert isinstance(raised.value.__cause__, OSError)
 
 
-def kill_worker(rank: int) -> str:
-    iterator: Any = iter(loader_of(Rows(), num_workers=1))
-    next(iterator)
-    try:
-        iterator._workers[0].kill()
-        list(iterator)
-    except RuntimeError as error:
-        return str(error)
-    return "nothing was raised"
+def kill_workers(rank: int) -> list[str]:
+    """What is said each time, whatever the worker was about."""
+    said = []
+    for context in ["fork"] * 4 + ["forkserver"] * 2:
+        iterator: Any = iter(loader_of(Rows(), 100, num_workers=1, multiprocessing_context=context))
+        next(iterator)
+        try:
+            iterator._workers[0].kill()
+            list(iterator)
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
 
 
 def test_a_worker_that_is_killed_is_told_as_torch_tells_it() -> None:
-    (said,) = run(1, kill_worker)
-    assert re.search(r"DataLoader worker .*(is killed by signal: Killed|exited unexpectedly)", said)
+    (said,) = run(1, kill_workers)
+    assert len(said) == 6
+    for one in said:
+        assert re.search(r"DataLoader worker .*(is killed by signal: Killed|exited unexpectedly)", one)
 
 
 def hide(worker: int) -> None:
