@@ -187,7 +187,7 @@ def _opened(process: int, descriptor: int, inode: int, parts: list[tuple[int, in
     """
     try:
         file = _open(process, descriptor)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         _await_end(process)
         raise
     try:

@@ -278,6 +278,7 @@ def kill_workers(rank: int) -> list[str]:
     for context in ["fork"] * 4 + ["forkserver"] * 2:
         iterator: Any = iter(loader_of(Rows(), 100, num_workers=1, multiprocessing_context=context))
         next(iterator)
+        iterator._worker_result_queue._reader.poll(30)  # or torch would look for dead workers after 5 s only
         try:
             iterator._workers[0].kill()
             list(iterator)
