@@ -41,6 +41,12 @@ def fitting(unit: int, total: int, ranks: int) -> int:
     return unit if total >= unit * ranks else 1
 
 
+def grain(unit: int, chunk: int) -> int:
+    """The unit times the largest power of two with which two grains still fit into the least chunk."""
+    times = chunk // (2 * unit)
+    return unit * (1 << (times.bit_length() - 1)) if times else unit
+
+
 def on_menu(units: IntArray) -> IntArray:
     """The largest of 1, 2, 3, 4, 6, 8, 12, 16 ... up to each number."""
     power = 1 << (np.frexp(units.astype(np.float64))[1] - 1).astype(np.int64)

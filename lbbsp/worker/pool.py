@@ -6,7 +6,7 @@ order of rank, is the pool. Pure; positions and sizes in samples.
 
 from dataclasses import dataclass, replace
 
-from lbbsp.core.parts import WHOLE_PPM, fitting, planned_parts
+from lbbsp.core.parts import WHOLE_PPM, fitting, grain, planned_parts
 from lbbsp.worker.chunked import Ahead, ChunkedCursor, Piece, Task, found
 from lbbsp.worker.claiming import Chunking
 from lbbsp.worker.cursor import Epoch, Part
@@ -56,7 +56,7 @@ class PoolCursor(ChunkedCursor):
         """How this rank cuts the pool of the newest draw."""
         sizes = self._scaled(self.newest, self.in_force.sizes)
         total, ranks = int(sizes.sum()), len(sizes)
-        unit = fitting(self._cutting.unit, total, ranks)
+        unit = self._unit(sizes, self.in_force)
         equal = self.in_force.chunk or total / ranks / USUAL_CHUNKS
         share = max(float(sizes[self._rank]), 1.0) / max(total, 1)
         return Chunking(
@@ -65,13 +65,13 @@ class PoolCursor(ChunkedCursor):
             share=share,
             least=max(1, round(equal * share * ranks / unit)),
             most=max(1, self._cutting.most // unit),
-            menu=self._cutting.menu,
+            menu=True,
         )
 
     def claimed(self, first: int, end: int) -> list[Interval]:
         """Positions of these units of the newest draw's pool; the last unit is longer where units don't divide it."""
         sizes = self._scaled(self.newest, self.in_force.sizes)
-        unit, pool = fitting(self._cutting.unit, int(sizes.sum()), len(sizes)), self._pool_samples()
+        unit, pool = self._unit(sizes, self.in_force), self._pool_samples()
         low, high = first * unit, pool if end >= pool // unit else end * unit
         base = self.newest * self.epoch.global_batch
         homes = self._homes_of(self.newest)
@@ -97,7 +97,13 @@ class PoolCursor(ChunkedCursor):
         return [(base + start, base + stop) for start, stop in mine]
 
     def _planned(self, draw: int, vector: Vector) -> IntArray:
-        return planned_parts(self._scaled(draw, vector.sizes), vector.beta_ppm, self._cutting.unit, self._cutting.menu)
+        sizes = self._scaled(draw, vector.sizes)
+        return planned_parts(sizes, vector.beta_ppm, self._unit(sizes, vector), self._cutting.menu)
+
+    def _unit(self, sizes: IntArray, vector: Vector) -> int:
+        """Samples: coarse enough that few sizes come up, since libraries prepare anew for each (oneDNN takes 2 ms)."""
+        total, ranks = int(sizes.sum()), len(sizes)
+        return fitting(grain(self._cutting.unit, min(vector.chunk, total // (4 * ranks))), total, ranks)
 
     def _homes_of(self, draw: int) -> IntArray:
         return self._scaled(draw, self._homes.get(draw, self._start.homes))

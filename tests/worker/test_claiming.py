@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbbsp.core.parts import WHOLE_PPM, chunk_units, fitting, on_menu, planned_parts
+from lbbsp.core.parts import WHOLE_PPM, chunk_units, fitting, grain, on_menu, planned_parts
 from lbbsp.worker.claiming import Chunking, Claims
 
 T = TypeVar("T")
@@ -160,6 +160,11 @@ def test_planned_parts_leave_a_pool_of_at_least_a_unit_or_none(
 def test_a_chunk_is_never_empty_and_never_more_than_is_left(left: int, share: float, least: int, most: int) -> None:
     for menu in (False, True):
         assert 1 <= chunk_units(left, share, least, most, menu) <= min(left, most)
+
+
+def test_two_grains_fit_into_the_least_chunk() -> None:
+    assert [grain(1, chunk) for chunk in (0, 1, 2, 3, 4, 7, 8, 22, 64)] == [1, 1, 1, 1, 2, 2, 4, 8, 32]
+    assert [grain(6, chunk) for chunk in (0, 11, 12, 24, 100)] == [6, 6, 6, 12, 48]
 
 
 def test_the_menu() -> None:
