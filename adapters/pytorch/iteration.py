@@ -153,7 +153,8 @@ class MicroBatches:
         """One micro-batch; where the store is slow, the next claim is made by its end."""
         loader, samples, began_s = self._loader, _samples(intervals), self._balancer.clock()
         batch = self._fetch(intervals)
-        if claims is not None and self._store_is_slow():
+        known = loader.micro.sample_s > 0.0 or self._claimed > 0  # never at the start of a part whose end nobody knows
+        if claims is not None and known and self._store_is_slow():
             expected_s = samples * loader.micro.sample_s
             claims.ask_within(SOONER * expected_s - TRIPS * loader.counters.latency_s)
         yield batch, samples
