@@ -24,6 +24,8 @@ MOST_LANES = 1_024
 MOST_UNNAMED = 64
 """Lanes that have not shown their token; the oldest gives way."""
 ACCEPTED_A_TURN = 8
+TURNED_AWAY_A_TICK = 256
+"""Knocks of other users, or too many, until it rests; what they leave waiting keeps our own ranks out."""
 
 
 class _Lane:
@@ -50,6 +52,7 @@ class Lanes:
         self._listener.bind("\0" + self.name)
         self._listener.listen(MOST_LANES)
         self._listening = False
+        self._turned_away = 0
         self._epoll = select.epoll()
         self._tokens = Tokens()
         self._lanes: dict[int, _Lane] = {}
@@ -116,6 +119,7 @@ class Lanes:
 
     def tick(self) -> None:
         """About once a second: listen again where that had to rest; who has shown no token since the last is closed."""
+        self._turned_away = 0
         self._listen(True)
         for descriptor in list(self._unnamed):
             lane = self._lanes[descriptor]
@@ -153,11 +157,14 @@ class Lanes:
                 log.warning("no lanes for a moment: %s", error)
                 self._listen(False)
                 return
-            if user_at(connection) != os.geteuid() or len(self._lanes) >= MOST_LANES:
-                connection.close()
+            if user_at(connection) == os.geteuid() and len(self._lanes) < MOST_LANES:
+                self._take_in(connection)
+                continue
+            connection.close()
+            self._turned_away += 1
+            if self._turned_away >= TURNED_AWAY_A_TICK:
                 self._listen(False)
                 return
-            self._take_in(connection)
 
     def _take_in(self, connection: socket.socket) -> None:
         connection.setblocking(False)

@@ -97,7 +97,8 @@ class Client:
     @property
     def lane(self) -> int:
         """The descriptor of the lane, for a poller; -1 without one."""
-        return -1 if self._lane is None else self._lane.descriptor
+        lane = self._lane  # the training thread may drop it meanwhile
+        return -1 if lane is None else lane.descriptor
 
     @property
     def away(self) -> bool:
@@ -209,8 +210,9 @@ class Client:
                 self._drop_lane()
 
     def _ask_for_lane(self, invitation: Invitation) -> None:
-        """It opens when the manager has answered; a lane from an earlier invitation stays."""
-        if self._lane is None:
+        """It opens when the manager has answered; one that is open stays, another's token is void by now."""
+        if invitation.name and not (self._lane is not None and self._lane.open):
+            self._drop_lane()
             self._lane = open_lane(invitation, 4_096 + 9 * self._hello.world_size)  # a size takes up to 9 bytes
 
     def _drop_lane(self) -> None:

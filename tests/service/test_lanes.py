@@ -10,7 +10,7 @@ from harness import until
 from lane_ends import LINUX, MOST, close_all, connect
 
 from lbbsp.service.lane_tokens import Speaker
-from lbbsp.service.lanes import MOST_UNNAMED, Lanes
+from lbbsp.service.lanes import MOST_UNNAMED, TURNED_AWAY_A_TICK, Lanes
 from lbbsp.service.router import MAX_FRAME_BYTES
 from lbbsp.worker.lane import Invitation, Lane, open_lane
 
@@ -202,12 +202,13 @@ def test_where_nobody_of_ours_listens_there_is_no_lane(lanes, monkeypatch):
     assert open_lane(invitation, MOST) is None, "another user's"
 
 
-def test_another_user_is_not_let_in_and_keeps_nobody_awake(lanes, monkeypatch):
-    theirs = connect(lanes.invite(Speaker(b"p")))
+def test_another_user_is_not_let_in_and_keeps_nobody_awake_or_out(lanes, monkeypatch):
+    theirs = [connect(lanes.invite(Speaker(b"p"))) for _ in range(TURNED_AWAY_A_TICK)]
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert heard(lanes) == []
+    while lanes.waiting():
+        assert heard(lanes) == []
     monkeypatch.undo()
-    assert theirs.receive() == b""
+    assert {one.receive() for one in theirs} == {b""}
     knocking = connect(lanes.invite(Speaker(b"q")))
     assert not lanes.waiting(), "it rests until the next tick"
     lanes.tick()

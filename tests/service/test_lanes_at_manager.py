@@ -50,6 +50,23 @@ def test_a_lane_that_ends_costs_no_report_and_no_plan(ranks):
     assert laned(job) == [False, False]
 
 
+def test_who_has_to_say_hello_twice_gets_a_lane_all_the_same(manager):
+    """The second welcome's token makes the first one's void, which may be shown by then."""
+    job = Ranks(manager.address, "twice", (1000.0,), machine=machine_name())
+    client = job.clients[0]
+    until(lambda: client._up, "the line", client._watch_line)
+    manager.send(signal.SIGSTOP)
+    for _ in range(2):
+        client._hello_due_s = 0.0
+        client.pump()
+    manager.send(signal.SIGCONT)
+    for _ in range(2):
+        until(lambda: client.socket.poll(0), "a welcome")
+        client._take_frame(client.socket.recv())
+    here(job.join()).step()
+    job.close()
+
+
 def test_a_manager_that_comes_back_gives_new_lanes(manager, tmp_path):
     job = here(Ranks(manager.address, "back", machine=machine_name()).join())
     job.step()
