@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from epochs import Numbers
-from random_manager import ScriptedManager
+from random_manager import IN_TIME, ScriptedManager
 from ranks import outcomes, run
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -69,13 +69,13 @@ def _trained(rank: int) -> None:
         for batch in batches:
             model(batch.float().reshape(-1, 1)).mean().backward()
             planned.add(batches.balancer.follower.in_force.based_on_iteration)
-        if len(planned) > 25:
+        if len(planned) > 60:
             break
     batches.balancer.close()
 
 
 def test_the_jobs_own_manager_records_where_the_environment_says(tmp_path: Path) -> None:
-    run(2, _trained, env={"LBBSP_MANAGER_RECORD": str(tmp_path), "LBBSP_JOB": "mine"})
+    run(2, _trained, env={"LBBSP_MANAGER_RECORD": str(tmp_path), "LBBSP_JOB": "mine", IN_TIME: "yes"})
     (path,) = tmp_path.iterdir()
     recording = read(path)
     assert path.name.startswith("mine.")
