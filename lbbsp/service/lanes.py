@@ -8,6 +8,7 @@ a lane is then left half open, so that what its rank has sent is still heard. Li
 import contextlib
 import logging
 import os
+import resource
 import secrets
 import select
 import socket
@@ -21,6 +22,8 @@ from lbbsp.worker.lane import Invitation, user_at
 log = logging.getLogger(__name__)
 
 MOST_LANES = 1_024
+FILES_SHARE = 4
+"""Lanes take one in so many of the files that this process may open: ZeroMQ's connections need the rest."""
 MOST_UNNAMED = 64
 """Lanes that have not shown their token; the oldest gives way."""
 ACCEPTED_A_TURN = 8
@@ -53,6 +56,8 @@ class Lanes:
         self._listener.listen(MOST_LANES)
         self._listening = False
         self._turned_away = 0
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = MOST_LANES if files == resource.RLIM_INFINITY else min(MOST_LANES, files // FILES_SHARE)
         self._epoll = select.epoll()
         self._tokens = Tokens()
         self._lanes: dict[int, _Lane] = {}
@@ -157,7 +162,7 @@ class Lanes:
                 log.warning("no lanes for a moment: %s", error)
                 self._listen(False)
                 return
-            if user_at(connection) == os.geteuid() and len(self._lanes) < MOST_LANES:
+            if user_at(connection) == os.geteuid() and len(self._lanes) < self._most:
                 self._take_in(connection)
                 continue
             connection.close()

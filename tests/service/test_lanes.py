@@ -1,6 +1,7 @@
 """Lanes, both ends in one process: frames as they are, tokens good once, and nobody harms another or is kept awake."""
 
 import os
+import resource
 import signal
 import socket
 import time
@@ -10,7 +11,7 @@ from harness import until
 from lane_ends import LINUX, MOST, close_all, connect
 
 from lbbsp.service.lane_tokens import Speaker
-from lbbsp.service.lanes import MOST_UNNAMED, TURNED_AWAY_A_TICK, Lanes
+from lbbsp.service.lanes import FILES_SHARE, MOST_UNNAMED, TURNED_AWAY_A_TICK, Lanes
 from lbbsp.service.router import MAX_FRAME_BYTES
 from lbbsp.worker.lane import Invitation, Lane, open_lane
 
@@ -215,6 +216,21 @@ def test_another_user_is_not_let_in_and_keeps_nobody_awake_or_out(lanes, monkeyp
     heard(lanes)
     assert knocking.receive() is None
     assert knocking.open
+
+
+def test_lanes_leave_files_to_connections():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        few = Lanes()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    mine = [connect(few.invite(Speaker(b"%d" % number))) for number in range(256 // FILES_SHARE + 9)]
+    while few.waiting():
+        heard(few)
+    assert len(few) == 256 // FILES_SHARE
+    assert [one.receive() for one in mine[-9:]] == [b""] * 9
+    few.close()
 
 
 def test_a_forked_child_ends_nothing_and_keeps_nothing_open(lanes):
