@@ -3,7 +3,8 @@
 Every iteration all ranks report within a window; the last report is rank 0's. `p50_ms`, `p99_ms`: from the moment that
 it was sent to the plan's arrival at rank 0, both transports included. `manager_cpu_ms`: of the manager's process, an
 iteration. `client_us_96`: CPU of a process with one lbbsp client and nothing else, an iteration, in one of ten jobs of
-96 ranks. Ranks and manager share this machine's cores, so figures for many ranks are upper bounds.
+96 ranks, as a rank on the manager's machine, by its lane; `client_us_96_elsewhere`: as a rank on another one, by ZeroMQ.
+Ranks and manager share this machine's cores, so figures for many ranks are upper bounds.
 """
 
 import argparse
@@ -17,12 +18,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 import zmq
 
 from lbbsp.protocol import Hello, Message, Report, decode_to_worker, encode
 from lbbsp.worker.client import Client
+from lbbsp.worker.identity import machine_name
 
 SAMPLES = 32
 WARM_UP = 5
@@ -139,11 +142,12 @@ def simulate(address: str, load: Load, ranks: range, ready: Any, go: Any, out: A
     mine.close()
 
 
-def client_alone(address: str, load: Load, rank: int, ready: Any, go: Any, out: Any) -> None:
+def client_alone(address: str, load: Load, rank: int, machine: str, ready: Any, go: Any, out: Any) -> None:
     """A process with one client of ours; its CPU time an iteration."""
-    client = Client(address, hello(load, rank))
+    client = Client(address, msgspec.structs.replace(hello(load, rank), machine=machine))
     while client.away:
         client.pump(0.05)
+    client.pump(0.1)  # its lane is answered
     ready.put(rank)
     begin_s = go.get()
     _sleep_until(begin_s)
@@ -179,18 +183,18 @@ class Manager:
         self._child.wait()
 
 
-def run(loads: list[Load], processes: int, alone: bool = False) -> dict[str, float]:
-    """All jobs at once on one manager; figures of the first."""
+def run(loads: list[Load], processes: int, alone: str = "") -> dict[str, float]:
+    """All jobs at once on one manager; figures of the first. `alone`: the machine of a client with its own process."""
     manager, spawn = Manager(), multiprocessing.get_context("spawn")
     ready, go, out, alone_out = (spawn.SimpleQueue() for _ in range(4))
     started = []
     for number, load in enumerate(loads):
-        first = 1 if alone and number == 0 else 0
+        first = int(bool(alone) and number == 0)
         for part in np.array_split(np.arange(load.ranks - first), processes):
             ranks = range(int(part[0]), int(part[-1]) + 1)
             started.append(spawn.Process(target=simulate, args=(manager.address, load, ranks, ready, go, out)))
     if alone:
-        arguments = (manager.address, loads[0], loads[0].ranks - 1, ready, go, alone_out)
+        arguments = (manager.address, loads[0], loads[0].ranks - 1, alone, ready, go, alone_out)
         started.append(spawn.Process(target=client_alone, args=arguments))
     for process in started:
         process.start()
@@ -199,7 +203,7 @@ def run(loads: list[Load], processes: int, alone: bool = False) -> dict[str, flo
     begin_s, before_s = time.perf_counter() + 1.0, manager.cpu_s()
     for _ in started:
         go.put(begin_s)
-    latencies = [out.get() for _ in range(len(started) - alone)]
+    latencies = [out.get() for _ in range(len(started) - bool(alone))]
     cpu_s = manager.cpu_s() - before_s
     memory = manager.process.memory_info().rss / 2**20
     sockets = len(manager.process.net_connections())
@@ -236,10 +240,11 @@ def main() -> None:
         result[str(ranks)] = run([load], processes=2 if ranks < 5000 else 4)
         print(ranks, "ranks:", result[str(ranks)], flush=True)
     loads = [Load(f"job{k}", 96, int(arguments.seconds / 0.2), 0.2, 0.1) for k in range(JOBS)]
-    ten = run(loads, processes=1, alone=True)
-    result["client_us_96"] = ten.pop("client_us")
-    result["ten jobs of 96"] = ten
-    print("ten jobs of 96 ranks:", ten, "client us an iteration:", result["client_us_96"])
+    for name, machine in (("client_us_96", machine_name()), ("client_us_96_elsewhere", "elsewhere")):
+        ten = run(loads, processes=1, alone=machine)
+        result[name] = ten.pop("client_us")
+        result["ten jobs of 96"] = ten
+        print("ten jobs of 96 ranks:", ten, name, result[name], flush=True)
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(result, file, indent=2)
