@@ -3,7 +3,7 @@
 Every iteration all ranks report within a window; the last report is rank 0's. `p50_ms`, `p99_ms`: from the moment that
 it was sent to the plan's arrival at rank 0, both transports included. `manager_cpu_ms`: of the manager's process, an
 iteration. `client_us_96`: CPU of a process with one lbbsp client and nothing else, an iteration, in one of ten jobs of
-96 ranks, as a rank on the manager's machine, by its lane; `client_us_96_elsewhere`: as a rank on another one, by ZeroMQ.
+96 ranks, on the manager's machine, by its lane; `client_us_96_elsewhere`: as a rank on another one, by ZeroMQ.
 Ranks and manager share this machine's cores, so figures for many ranks are upper bounds.
 """
 
