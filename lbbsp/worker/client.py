@@ -38,7 +38,7 @@ PATIENCE_S = 2.0
 HELLO_EVERY_S = (0.2, 5.0)
 """An unanswered hello is said again after the first, doubling up to the second."""
 
-PUMP_EVERY_S = 0.2
+PUMP_EVERY_S = 1.0
 """Reports look at what the manager says at least so often; with cold caches each look costs 50 microseconds."""
 
 
