@@ -83,7 +83,7 @@ def test_another_future_leaves_earlier_sizes_unchanged(timed, lookahead):
     assert same > 60 + lookahead
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10_000), timed=st.booleans())
 def test_nothing_beats_the_clairvoyant_plan(seed, timed):
     speed, sensors = speeds(seed)
