@@ -14,6 +14,8 @@ OLDEST = max(1, PROTOCOL - 1)
 """The oldest that this version still speaks: that of the release before."""
 MAX_RANKS = 65_536
 MAX_SAMPLES = 2**31 - 1
+MOST_TOGETHER = 8
+"""Reports of a rank that may come at once."""
 LANE = r"\A(lbbsp-[0-9a-f]{32})?\Z"
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -84,6 +86,10 @@ class Report(Message, frozen=True, kw_only=True, tag="report"):
     """What each of its micro-batches costs beside the samples, where it claims; 0: not known."""
     phases_s: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e6)], ...], Meta(max_length=8)] = ()
     """Of own_time_s: from the draws to the forward passes, forward, backward; empty in iterations not looked at."""
+    together: Annotated[int, Meta(ge=1, le=MOST_TOGETHER)] = 1
+    """The most reports that this rank sends at once: other ranks' of this iteration may come so much later."""
+    held_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """How long it was held back for that."""
 
 
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):
@@ -118,6 +124,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     """... the first packet there, good once ..."""
     answer: Annotated[bytes, Meta(max_length=64)] = b""
     """... and the first packet from there: the lane is open."""
+    together: Annotated[int, Meta(ge=1, le=MOST_TOGETHER)] = 1
+    """The most reports that may come at once, where nothing changes."""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):

@@ -89,7 +89,7 @@ class BatchSizeManager:
     def report(
         self, rank: int, iteration: int, samples: int, own_time_s: float, *, draws: int = 1, wait_s: float = 0.0,
         settled: bool = True, sensors: Sequence[float] = (), max_samples: int = 0, claimed: int = 0,
-        input_s: float = 0.0, fixed_s: float = 0.0,
+        input_s: float = 0.0, fixed_s: float = 0.0, together: int = 1,
     ) -> PlanMade | None:  # fmt: skip
         """Take one rank's report of one iteration; a plan where it closes an iteration.
 
@@ -106,11 +106,14 @@ class BatchSizeManager:
             claimed: of the samples, those that no plan gave it.
             fixed_s: what each of its micro-batches costs beside the samples; 0: not known.
             input_s: of own_time_s, the wait for the loader.
+            together: the most reports that this rank sends at once.
 
         Raises:
             RejectedReport: it is malformed, stale, a duplicate or absurd; nothing changed.
         """
-        closed = self._inbox.add(rank, iteration, samples, own_time_s, draws, wait_s, settled, sensors, input_s)
+        closed = self._inbox.add(
+            rank, iteration, samples, own_time_s, draws, wait_s, settled, sensors, input_s, together
+        )
         self.limits.say(rank, max_samples)
         self.claiming.say(rank, claimed, fixed_s)
         made = None
@@ -146,7 +149,7 @@ class BatchSizeManager:
         """The newest closed iteration as detectors of stragglers see it; None before any. Changes nothing.
 
         Args:
-            input_s: (ranks,), time of a draw spent waiting for the loader; default none.
+            input_s: (ranks,), time of a draw spent waiting for the loader; default what reports said.
             cost: (ranks,), of a sample by the user's count; default not counted.
             phases_s: (ranks, 3), of a draw's own time: before forward, forward, backward; default not told.
         """
@@ -169,7 +172,7 @@ class BatchSizeManager:
             reference_s=reference_s,
             forecast_s=self._fit.reference_samples / speeds,
             wait_s=gathered.wait_s / np.maximum(gathered.draws, 1.0),
-            input_s=np.zeros(len(time_s)) if input_s is None else input_s,
+            input_s=gathered.input_s if input_s is None else input_s,
             cost=np.full(len(time_s), np.nan) if cost is None else cost,
             sensors=gathered.sensors,
             phases_s=phases_s,

@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float64]
 FAR_AHEAD = 1000
 """Iterations beyond the newest closed one that a report may be of."""
 MOST_OPEN = 8
-"""Iterations gathered at once; beyond it the one with the fewest reports is dropped."""
+"""Iterations gathered at once; beyond it the one with the fewest reports is dropped. More with `together`."""
 ABSURD_FACTOR = 1e4
 """An own time that differs more than this from the rank's last one is absurd."""
 ABSURD_IN_A_ROW = 20
@@ -89,12 +89,16 @@ class Inbox:
         self._usual_s: list[float] = [0.0] * ranks
         self._absurd: list[int] = [0] * ranks
         self._far: dict[int, int] = {}
+        self._together: dict[int, int] = {}
+        """Ranks that send several reports at once, and how many."""
 
     def add(
         self, rank: int, iteration: int, samples: int, own_time_s: float, draws: int, wait_s: float, settled: bool,
-        sensors: Sequence[float], input_s: float = 0.0,
+        sensors: Sequence[float], input_s: float = 0.0, together: int = 1,
     ) -> list[Gathering]:  # fmt: skip
         """Take one report; the iterations that it closes, oldest first.
+
+        An iteration that lacks reports waits for as many more as any rank sends `together`.
 
         Raises:
             RejectedReport: nothing was taken.
@@ -103,6 +107,8 @@ class Inbox:
         self._check_iteration(rank, iteration)
         if samples:
             self._check_usual(rank, own_time_s / draws)
+        if together > 1 or self._together:
+            self._say_together(rank, together)
         open_ = self._open.get(iteration) or self._begin(iteration)
         open_.heard[rank] = 1
         open_.count += 1
@@ -171,20 +177,31 @@ class Inbox:
         self._usual_s[rank] = time_s
 
     def _begin(self, iteration: int) -> Gathering:
-        if len(self._open) >= MOST_OPEN:
+        if len(self._open) >= MOST_OPEN + 2 * (self._at_once - 1):
             del self._open[min(self._open, key=lambda number: (self._open[number].count, -number))]
         open_ = self._open[iteration] = Gathering(iteration, self._ranks, self._sensors)
         return open_
+
+    def _say_together(self, rank: int, together: int) -> None:
+        if together > 1:
+            self._together[rank] = together
+        else:
+            self._together.pop(rank, None)
+
+    @property
+    def _at_once(self) -> int:
+        return max(self._together.values(), default=1)
 
     def _close(self, newest: Gathering) -> list[Gathering]:
         """What `newest` closes: itself when complete; earlier ones when it follows them, or by majority."""
         complete = newest.count == self._ranks
         if not complete and len(self._open) == 1:
             return []
-        follows = self.closed is not None and newest.iteration <= self.closed + 2
+        more = self._at_once - 1
+        follows = self.closed is not None and newest.iteration <= self.closed + 2 + more
         if not (complete or follows or 2 * newest.count > self._ranks):
             return []
-        limit = newest.iteration + (1 if complete else 0)
+        limit = newest.iteration + (1 if complete else -more)
         over = [self._open.pop(number) for number in sorted(self._open) if number < limit]
         if over:
             self.closed = over[-1].iteration

@@ -15,7 +15,7 @@ from lbbsp.core.rules import choose
 from lbbsp.errors import BoundsError
 from lbbsp.predictors import PREDICTORS
 from lbbsp.predictors import make as make_predictor
-from lbbsp.protocol import Hello, Refused, Seen, ToWorker, Welcome
+from lbbsp.protocol import MOST_TOGETHER, Hello, Refused, Seen, ToWorker, Welcome
 from lbbsp.service.agreement import job_spec, spoken
 from lbbsp.service.live import Live
 from lbbsp.service.past import PastJob
@@ -229,6 +229,7 @@ def _verdict(roster: Roster, rank: int, changed: bool) -> Reply:
         rank=rank,
         protocol=spoken(hello),
         sensors_every=roster.sensors_every,
+        together=MOST_TOGETHER,
     )
     return roster.peers[rank], welcome
 

@@ -14,14 +14,13 @@ from lbbsp.core.manager import MOST_BEHIND, BatchSizeManager, Closed, JobStats, 
 from lbbsp.core.state import State
 from lbbsp.core.stragglers import DEFAULT, Event, Stragglers
 from lbbsp.protocol import Hello, Plan, Report
+from lbbsp.service.notes import Notes
 from lbbsp.service.roster import Roster
 from lbbsp.service.silence import Silence
 
 Array = npt.NDArray[np.float64]
 MOST_EVENTS = 256
 _STRAGGLERS = "stragglers"
-PHASES = 3
-"""Of own time, as reports tell them: before forward, forward, backward."""
 
 
 class Live:
@@ -53,11 +52,9 @@ class Live:
         self.stragglers = Stragglers(self.hello.world_size, self.hello.sensors, detectors)
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         """Of stragglers, not told yet."""
-        self._input_s = np.zeros(self.hello.world_size)
-        self._cost = np.full(self.hello.world_size, np.nan)
-        self._phases_s: Array | None = None
-        self._unseen: deque[tuple[Closed, Array, Array, Array | None]] = deque(
-            maxlen=2 * MOST_BEHIND if self.stragglers.watches else 1
+        self._notes = Notes(self.hello.world_size)
+        self._unseen: deque[tuple[Closed, Array | None, Array | None]] = deque(
+            maxlen=4 * MOST_BEHIND if self.stragglers.watches else 1
         )
         self._roster = roster
         self._columns = {
@@ -100,22 +97,19 @@ class Live:
             claimed=report.claimed,
             fixed_s=report.fixed_s,
             input_s=report.input_s,
+            together=report.together,
         )
         self.silence.heard(report.rank, report.iteration, now_s)
         self.newest_iteration = max(self.newest_iteration, report.iteration)
-        self._input_s[report.rank] = report.input_s / report.draws
-        if report.cost:
-            self._cost[report.rank] = report.cost / max(1, report.samples)
-        if len(report.phases_s) == PHASES:
-            self._phase(report)
-        return None if made is None else self._plan(made)
+        self._notes.take_in(report)
+        if made is None:
+            return None
+        if self.sizer.newest is not None:
+            self._unseen.append((self.sizer.newest, *self._notes.of(made.based_on_iteration)))
+        return self._plan(made)
 
     def catch_up(self) -> None:
         """What could wait until the newest plan had left: bookkeeping, and a look for stragglers, where due."""
-        closed = self.sizer.newest
-        if closed is not None:
-            self._unseen.append((closed, self._input_s.copy(), self._cost.copy(), self._phases_s))
-            self._phases_s = None
         if self.sizer.due:
             self.sizer.catch_up()
             if self.stragglers.watches:
@@ -124,9 +118,9 @@ class Live:
     def see(self) -> None:
         """Look for stragglers in the iterations that have closed since the last look."""
         while self._unseen:
-            closed, input_s, cost, phases_s = self._unseen.popleft()
+            closed, cost, phases_s = self._unseen.popleft()
             if closed[0].iteration > self.stragglers.iteration:
-                self.events.extend(self.stragglers.see(self.sizer.sight_of(closed, input_s, cost, phases_s)))
+                self.events.extend(self.stragglers.see(self.sizer.sight_of(closed, None, cost, phases_s)))
 
     def look(self, now_s: float) -> None:
         """Take note of who is slow or silent; about once a second, after `silence` was looked at."""
@@ -150,12 +144,6 @@ class Live:
             beta=made.beta,
             chunk=made.chunk,
         )
-
-    def _phase(self, report: Report) -> None:
-        """Keep where the own time of an iteration went."""
-        if self._phases_s is None:
-            self._phases_s = np.full((self.hello.world_size, PHASES), np.nan)
-        self._phases_s[report.rank] = np.divide(report.phases_s, report.draws)
 
     def readings(self, report: Report) -> tuple[float, ...]:
         """Of a report, in rank 0's order of sensors; NaN for what this rank does not have."""

@@ -38,7 +38,7 @@ FIRST = (
     "recording_version",
     *PHASES,
 )
-"""Columns before the sensors. worker: the rank. start_s: when the report came less its own time. wait_s: for the
+"""Columns before the sensors. worker: the rank. start_s: when the report was made less its own time. wait_s: for the
 others, at the barrier before this iteration. samples, own_time_s, input_s: of all draws together. settled: 0 where the
 time holds one-off costs. prepare_s, forward_s, backward_s: of own_time_s, where they were told."""
 
@@ -65,7 +65,7 @@ class Rows:
         told = [f"{value:.6g}" if value == value else "" for value in readings]
         iteration, known = self._sent.get(report.rank, (-1, self._unknown))
         cells = (
-            f"{report.rank},{report.iteration},{heard_s - report.own_time_s:.6f},{report.samples},"
+            f"{report.rank},{report.iteration},{heard_s - report.held_s - report.own_time_s:.6f},{report.samples},"
             f"{report.own_time_s:.6g},{report.wait_s:.6g},{report.input_s:.6g},{report.draws},{report.settled:d},{VERSION}",
             *_phases(report),
             *(known if iteration == report.iteration - 1 else self._unknown),

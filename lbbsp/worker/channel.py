@@ -1,7 +1,8 @@
 """What a rank's follower asks of the way plans travel, and that way on ranks other than 0.
 
-Exactly one message of rank 0's follows each gradient reduction; the others post their receive at their last gradient
-and wait for it at their next draw. Rank 0's side is in relay.py. Knows nothing of frameworks: the adapter brings the
+One message of rank 0's follows each gradient reduction, but for those that a message has said will have none (a rest,
+see rest.py); the others post their receive at their last gradient and wait for it at their next draw. Rank 0's side
+is in relay.py. Knows nothing of frameworks: the adapter brings the
 `Link`. Seconds.
 """
 
@@ -12,6 +13,7 @@ from typing import NamedTuple, Protocol
 from lbbsp.core.sizing import Bounds
 from lbbsp.protocol import Hello, Report
 from lbbsp.worker.client import Client
+from lbbsp.worker.rest import NEVER
 from lbbsp.worker.vector import IntArray, Place, Vector, unpack
 
 
@@ -32,6 +34,8 @@ class Reduction(NamedTuple):
     places: tuple[Place, ...]
     at_s: float
     report: Report | None = None
+    left: int = 0
+    """Reductions that the epoch will still have."""
 
 
 class Restart(NamedTuple):
@@ -39,6 +43,14 @@ class Restart(NamedTuple):
 
     hello: Hello
     bounds: Bounds
+
+
+def held_back(newest: Vector, sequence: int) -> bool:
+    """Whether this reduction's report may leave later: all of a rest leave at its last reduction.
+
+    So does that of the reduction after it, at the end of the next rest: the message that follows most likely opens one.
+    """
+    return newest.rest > 0 and sequence <= newest.holds_through + 1 and sequence != newest.holds_through
 
 
 class Channel(Protocol):
@@ -53,7 +65,8 @@ class Channel(Protocol):
     def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
         """The sizes that follow the newest reduction, and where rank 0 was; waits for them.
 
-        With `sent`, nothing of ours is under way when it returns: loader workers may be forked, the group destroyed.
+        With `sent`, nothing of ours is under way when it returns: loader workers may be forked, the group destroyed;
+        and no report is held back.
         """
 
     def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
@@ -73,10 +86,14 @@ class Receiver:
         self._posted: deque[Callable[[], IntArray]] = deque()
 
     def reduction(self, event: Reduction) -> None:
-        """Report, then post the receive."""
+        """Report, then post the receive, where there will be something to receive."""
+        newest = self._newest[0]
         if event.report is not None:
-            self._client.report(event.report)
-        self._posted.append(self._link.receive())
+            self._client.report(event.report, held_back(newest, event.sequence), max(0, newest.rest) + 1)
+        if self._posted and newest.rest != NEVER:  # rare: what is on its way may open a rest
+            self.vector(0.0)
+        if event.sequence > self._newest[0].holds_through:
+            self._posted.append(self._link.receive())
 
     def reduced(self) -> None:
         """Nothing to do here."""
@@ -85,6 +102,8 @@ class Receiver:
         """Wait for all receives posted so far; the last one counts."""
         while self._posted:
             self._newest = unpack(self._posted.popleft()())
+        if sent:
+            self._client.flush()
         return self._newest
 
     def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:

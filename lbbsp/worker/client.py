@@ -38,6 +38,8 @@ PATIENCE_S = 2.0
 HELLO_EVERY_S = (0.2, 5.0)
 """An unanswered hello is said again after the first, doubling up to the second."""
 
+HOLD_S = 0.5
+"""No report is held back for longer, if there is another to send it with."""
 PUMP_EVERY_S = 1.0
 """Reports look at what the manager says at least so often; with cold caches each look costs 50 microseconds."""
 
@@ -66,6 +68,8 @@ class Client:
         self.address = address
         self.refused: str | None = None
         """Why the manager won't have us; None while it would."""
+        self.together = 1
+        """Reports that the manager takes at once."""
         self.sensors_every = 1
         """Iterations between readings of sensors that the manager asks for."""
         self.dropped = 0
@@ -74,6 +78,8 @@ class Client:
         """Messages from the manager that were not for us, or not sound."""
         self._context, self.socket = open_line(address, curve)
         self._lane: Lane | None = None
+        self._held: list[tuple[Report, float]] = []
+        self._told_samples = 0
         self._clock = clock
         self._up = False
         self._said_away = False
@@ -117,15 +123,45 @@ class Client:
         self._begin(hello)
         self.pump()
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report, later: bool = False, together: int = 1) -> None:
         """Send one report. Never blocks or raises; unsent reports are counted.
 
         Takes in what has come too: while no manager has welcomed us, where nobody has in the last PUMP_EVERY_S, and
         where the report could not be sent.
+
+        Args:
+            report: of the newest iteration.
+            later: it may wait for those that follow, at most HOLD_S, where the manager takes several at once ...
+            together: ... of which the most come at once.
         """
         self._newest_reported = max(self._newest_reported, report.iteration)
+        together = min(together, self.together)
+        if together > 1:
+            self._held.append((msgspec.structs.replace(report, together=together), self._clock()))
+            if not later or self._urgent(report):
+                self.flush()
+            return
+        self.flush()
+        self._report(report)
+
+    def flush(self) -> None:
+        """Send the reports that were held back."""
+        if not self._held:
+            return
+        held, self._held = self._held, []
+        now_s = self._clock()
+        for report, at_s in held:
+            self._report(msgspec.structs.replace(report, held_s=max(0.0, now_s - at_s)))
+
+    def _urgent(self, report: Report) -> bool:
+        """Whether the manager should know at once: held ones are old or many, or memory has another bound."""
+        full = len(self._held) >= self.together or report.max_samples != self._told_samples
+        return full or self._clock() - self._held[0][1] > HOLD_S or self.away
+
+    def _report(self, report: Report) -> None:
         if not self._welcomed or self._clock() >= self._pump_due_s:
             self.pump()
+        self._told_samples = report.max_samples
         if self._up and self._greeted and self.refused is None and self._send(report):
             return
         self.dropped += 1
@@ -148,6 +184,7 @@ class Client:
         """Say bye and hang up, at most 0.1 s."""
         if self.socket.closed:
             return
+        self.flush()
         if self._up and self._greeted:
             self._send(Bye(job=self._hello.job, incarnation=self._hello.incarnation, rank=self._hello.rank))
         self._drop_lane()
@@ -236,7 +273,7 @@ class Client:
             case Plan():
                 self._take_plan(message)
             case Welcome():
-                self.sensors_every = message.sensors_every
+                self.sensors_every, self.together = message.sensors_every, message.together
                 self._ask_for_lane(Invitation(message.lane, message.token, message.answer))
                 self._take_welcome()
             case Refused(reason=reason):

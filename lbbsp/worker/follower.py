@@ -90,7 +90,7 @@ class Follower:
         self._sequence = self._base = self._ignore_through = 0
         self._closings: deque[int] = deque(maxlen=REMEMBERED)
         self._reductions = 0
-        self._usual_reductions = 1
+        self._usual_reductions = self._draws = 1
         self._last_place: tuple[int, Place] | None = None
         self._pending: deque[tuple[Report, Window, Spans]] = deque()
         self._checks: dict[int, tuple[Place, ...]] = {}
@@ -125,7 +125,8 @@ class Follower:
         part = cursor.part()
         cursor.undone.append((part, input_s))
         self.phases.drawn()
-        if cursor is self.places.main and part.based_on_iteration >= 0:
+        fresh = self.in_force.sequence == self._sequence  # in a rest no plan comes
+        if cursor is self.places.main and part.based_on_iteration >= 0 and fresh:
             newer = sum(1 for closing in reversed(self._closings) if closing > part.based_on_iteration)
             self.totals.lags.append(newer + 1)
         return part
@@ -145,7 +146,7 @@ class Follower:
         places = self.places.now()
         self._checks[self._sequence] = places
         report = self._close() if self._closes() else None
-        self.channel.reduction(Reduction(self._sequence, places, self._waiting_since_s, report))
+        self.channel.reduction(Reduction(self._sequence, places, self._waiting_since_s, report, self._left()))
         self.places.reduced()
 
     def reduced(self) -> None:
@@ -182,6 +183,11 @@ class Follower:
                 self.totals.plan_changes += not np.array_equal(vector.sizes, self.in_force.sizes)
             self.in_force = vector
 
+    def _left(self) -> int:
+        """Reductions that the epoch under way will still have, if its loop goes on as before."""
+        main = self.places.main
+        return 0 if main is None else (main.epoch.draws - 1 - main.newest) // max(1, self._draws)
+
     def _closes(self) -> bool:
         """Whether this reduction ends an iteration: the last of as many as the one before had."""
         main = self.places.main
@@ -200,6 +206,7 @@ class Follower:
         if not undone:
             return self._ready()
         parts = [part for part, _ in undone]
+        self._draws = len(parts)
         report = Report(
             job=self.hello.job,
             incarnation=self.hello.incarnation,

@@ -23,6 +23,12 @@ class Pacing:
         self._reducing_s = 0.0
         self._needed: deque[float] = deque(maxlen=REMEMBERED)
         self._last_event_s: float | None = None
+        self._newest_s = 0.0
+
+    @property
+    def longest_s(self) -> float:
+        """The longer of the usual iteration and the newest."""
+        return max(self.iteration_s, self._newest_s)
 
     @property
     def grace_s(self) -> float:
@@ -38,7 +44,8 @@ class Pacing:
     def event(self, now_s: float) -> None:
         """The last gradient of a reduction is ready."""
         if self._last_event_s is not None:
-            self.iteration_s = _smooth(self.iteration_s, now_s - self._last_event_s)
+            self._newest_s = now_s - self._last_event_s
+            self.iteration_s = _smooth(self.iteration_s, self._newest_s)
         self._last_event_s = now_s
 
     def reduced(self, now_s: float) -> None:

@@ -1,8 +1,9 @@
 """Rank 0 relays the manager's plans to the other ranks, one message after each gradient reduction.
 
 It is sent from a thread of its own as soon as the plan is there, or at its deadline (see pacing); the training thread
-is never needed. A job whose sizes have long been equal waits for no plan: sizes follow an iteration later there. The
-other ranks' side is in channel.py. Knows nothing of frameworks: the adapter brings the `Link`. Seconds.
+is never needed. A job whose sizes have long been equal waits for no plan, and rests (see rest.py): sizes follow some
+iterations later there. The other ranks' side is in channel.py. Knows nothing of frameworks: the adapter brings the
+`Link`. Seconds.
 """
 
 import logging
@@ -22,10 +23,11 @@ import zmq
 from lbbsp.core.parts import WHOLE_PPM
 from lbbsp.core.sizing import Bounds, fits
 from lbbsp.protocol import Hello, Plan
-from lbbsp.worker.channel import Link, Reduction, Restart
+from lbbsp.worker.channel import Link, Reduction, Restart, held_back
 from lbbsp.worker.client import Client
 from lbbsp.worker.homes import Homes
 from lbbsp.worker.pacing import Pacing
+from lbbsp.worker.rest import Rests
 from lbbsp.worker.vector import Place, Vector, pack
 
 log = logging.getLogger(__name__)
@@ -35,8 +37,6 @@ T = TypeVar("T")
 IDLE_POLL_S = 0.5
 NAP_S = 1e-4
 HOLD_S = 5.0
-CALM_AFTER = 100
-"""Reductions with equal sizes after which a fresh plan is not worth a wait at each draw."""
 
 
 class Relay(threading.Thread):
@@ -46,7 +46,7 @@ class Relay(threading.Thread):
         super().__init__(name="lbbsp-relay", daemon=True)
         self._client, self._link, self._clock = client, link, clock
         self._bounds = bounds
-        self._equal, self._equal_for = bounds.equal(), 0
+        self._rests = Rests(bounds.equal())
         self._homes = Homes(start.homes)
         self._inbox: deque[Reduction | Restart] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -58,6 +58,7 @@ class Relay(threading.Thread):
         self._tail_s = 0.0
         self._sequence = self._sent_sequence = start.sequence
         self._closing = self._ill = False
+        self._drawn = True
         self._holding = threading.Lock()
         self._held = False
         self.pacing = Pacing()
@@ -67,17 +68,24 @@ class Relay(threading.Thread):
     # --- the training thread's side
 
     def reduction(self, event: Reduction) -> None:
-        """Report at once, then hand the event to the relay's thread."""
-        report = event.report
+        """Report at once, then hand the event to the relay's thread, if it is known to need a message."""
         with self._holding:
-            if report is not None:
-                self._guarded(lambda: self._client.report(report))
-            self._sequence = event.sequence
+            newest = self._newest[0]
+            self._guarded(lambda: self._report(event, newest))
+            self._rests.reduction(drawn=self._drawn)
+            self._sequence, self._drawn = event.sequence, False
             self._reduced_s = self._wanted_s = None
+            if event.sequence <= newest.holds_through:
+                self.pacing.event(event.at_s)
+                return
             self._inbox.append(event)
             at_once = self.calm or self._hopeless(event)
         if at_once:
             os.eventfd_write(self._wake, 1)
+
+    def _report(self, event: Reduction, newest: Vector) -> None:
+        if event.report is not None:
+            self._client.report(event.report, held_back(newest, event.sequence), max(0, newest.rest) + 1)
 
     def reduced(self) -> None:
         """Let the deadline be known, unless the plan came first: each wake-up costs the training thread time."""
@@ -87,7 +95,7 @@ class Relay(threading.Thread):
 
     def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
         """Wait until the relay has decided on the newest reduction, at most its grace."""
-        self._tail_s = usual_tail_s
+        self._tail_s, self._drawn = usual_tail_s, True
         if not self._done(sent):
             self._wanted_s = self._clock()
             os.eventfd_write(self._wake, 1)
@@ -95,18 +103,23 @@ class Relay(threading.Thread):
                 self._changed.wait_for(lambda: self._fault or self._done(sent))
         if self._fault is not None:
             raise self._fault
+        if sent:
+            with self._holding:
+                self._guarded(self._client.flush)
         return self._newest
 
     @property
     def calm(self) -> bool:
         """Whether sizes have been equal for so long that nobody waits for plans."""
-        return self._equal_for >= CALM_AFTER
+        return self._rests.calm
 
     def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
         """Let the relay's thread say hello again before it takes the next reduction."""
-        self._newest = (replace(start, sequence=self._sequence), ())
-        self._homes = Homes(start.homes)
-        self._inbox.append(Restart(hello, bounds))
+        with self._holding:
+            self._newest = (replace(start, sequence=self._sequence), ())
+            self._sent_sequence = self._sequence
+            self._homes = Homes(start.homes)
+            self._inbox.append(Restart(hello, bounds))
         os.eventfd_write(self._wake, 1)
 
     def hold(self) -> None:
@@ -120,7 +133,8 @@ class Relay(threading.Thread):
             self._holding.release()
 
     def _done(self, sent: bool) -> bool:
-        return (self._sent_sequence if sent else self._newest[0].sequence) == self._sequence
+        newest = self._newest[0]
+        return newest.holds_through >= self._sequence and (not sent or self._sent_sequence >= newest.sequence)
 
     def close(self) -> None:
         """Send what is owed, say bye, stop."""
@@ -164,11 +178,11 @@ class Relay(threading.Thread):
     def _accept(self, event: Reduction | Restart) -> Reduction | None:
         if isinstance(event, Restart):
             hello, self._bounds = event.hello, event.bounds
-            self._equal, self._equal_for = event.bounds.equal(), 0
+            self._rests = Rests(event.bounds.equal())
             self._guarded(lambda: self._client.hello_again(hello))
             return None
         self.pacing.event(event.at_s)
-        return event
+        return event if event.sequence > self._newest[0].holds_through else None
 
     def _guarded(self, call: Callable[[], T]) -> T | None:
         """A fault of our own service must never reach the training loop: from then on sizes stay as they are."""
@@ -206,8 +220,8 @@ class Relay(threading.Thread):
         old = self._newest[0]
         vector = self._guarded(lambda: self._next_vector(old, plan or self._client.plan())) or old
         vector = replace(vector, sequence=due.sequence, homes=self._homes.follow(vector.sizes))
-        still = vector.beta_ppm == WHOLE_PPM and np.array_equal(vector.sizes, self._equal)
-        self._equal_for = self._equal_for + 1 if still else 0
+        self._rests.sent(vector)
+        vector = replace(vector, rest=self._rest(old, due))
         with self._changed:
             self._newest = (vector, due.places)
             self._changed.notify_all()
@@ -218,6 +232,10 @@ class Relay(threading.Thread):
         with self._changed:
             self._sent_sequence = due.sequence
             self._changed.notify_all()
+
+    def _rest(self, old: Vector, due: Reduction) -> int:
+        together = 1 if self._ill else self._client.together
+        return self._rests.after(old, due.left, self.pacing.longest_s, together)
 
     def _learn(self, due: Reduction, plan: Plan | None) -> None:
         if self._reduced_s is not None:

@@ -1,8 +1,9 @@
 """What rank 0 broadcasts after each gradient reduction: the sizes in force, and where rank 0 is.
 
-One int64 array of fixed length: sequence number, version, the iteration that the sizes are based on, planned
-share and least chunk (see core/parts.py), up to PLACES places in the data (epoch, draw, hash of the order), then sizes
-and homes of the ranks. Knows nothing of frameworks, sockets or time. Sizes in samples.
+One int64 array of fixed length: sequence number, version, the iteration that the sizes are based on, planned share
+and least chunk (see core/parts.py), reductions without a message, up to PLACES places in the data
+(epoch, draw, hash of the order), then sizes and homes of the ranks. Knows nothing of frameworks, sockets or time.
+Sizes in samples.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from lbbsp.core.parts import WHOLE_PPM
 
 IntArray = npt.NDArray[np.int64]
 PLACES = 4
-FIXED = 5
+FIXED = 6
 HEADER = FIXED + 3 * PLACES
 
 
@@ -50,6 +51,13 @@ class Vector:
     """Planned share of the sizes in millionths; the rest is claimed. Whole: nothing is."""
     chunk: int = 0
     """The least that a rank of equal share claims at once, in samples; 0 leaves it to the ranks."""
+    rest: int = -1
+    """So many reductions after this one no message follows; -1: none, and the next message opens none (see rest.py)."""
+
+    @property
+    def holds_through(self) -> int:
+        """The newest reduction that these sizes are certain to follow."""
+        return self.sequence + max(0, self.rest)
 
     def __post_init__(self) -> None:
         if not self.homes.size:
@@ -58,7 +66,7 @@ class Vector:
 
 def pack(vector: Vector, places: tuple[Place, ...]) -> IntArray:
     """The payload of one broadcast, (payload_length(ranks),)."""
-    head = [vector.sequence, vector.version, vector.based_on_iteration, vector.beta_ppm, vector.chunk]
+    head = [vector.sequence, vector.version, vector.based_on_iteration, vector.beta_ppm, vector.chunk, vector.rest]
     for place in (*places[:PLACES], *[NOWHERE] * (PLACES - len(places))):
         head.extend(place)
     return np.concatenate([np.array(head, dtype=np.int64), vector.sizes, vector.homes])
@@ -71,9 +79,9 @@ def payload_length(ranks: int) -> int:
 
 def unpack(payload: IntArray) -> tuple[Vector, tuple[Place, ...]]:
     """The inverse of pack()."""
-    sequence, version, based_on, beta_ppm, chunk, *head = payload[:HEADER].tolist()
+    sequence, version, based_on, beta_ppm, chunk, rest, *head = payload[:HEADER].tolist()
     triples = (head[start : start + 3] for start in range(0, 3 * PLACES, 3))
     places = tuple(Place(*triple) for triple in triples if triple != list(NOWHERE))
     rows = payload[HEADER:].copy()
     ranks = len(rows) // 2
-    return Vector(rows[:ranks], sequence, version, based_on, rows[ranks:], beta_ppm, chunk), places
+    return Vector(rows[:ranks], sequence, version, based_on, rows[ranks:], beta_ppm, chunk, rest), places

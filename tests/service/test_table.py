@@ -110,7 +110,7 @@ def test_a_repeated_hello_changes_nothing_but_the_peer(table):
         say(table, hello(rank))
     run(table, [1000.0, 1000.0, 4000.0], 10)
     live = table.jobs["j"].live
-    assert say(table, hello(0), b"other") == {b"other": [Welcome(job="j", incarnation="i", rank=0)]}
+    assert say(table, hello(0), b"other") == {b"other": [Welcome(job="j", incarnation="i", rank=0, together=8)]}
     assert table.jobs["j"].live is live
     assert say(table, report(0, 10, 15, 1000.0)) == {peer_of(0): [Unknown(job="j", incarnation="i")]}
     say(table, report(0, 10, 15, 1000.0), b"other")

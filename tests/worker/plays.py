@@ -5,9 +5,13 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
 from mesh import HANG_S, Mesh
-from random_manager import ScriptedManager
+from random_manager import Job, ScriptedManager
 from simulated import Account, Schedule, SimulatedRank
+
+from lbbsp.core.bounds import Bounds
+from lbbsp.protocol import Report
 
 AT_ONCE = 8
 
@@ -21,6 +25,10 @@ class Result:
     faults_effective: int
     offered_quietly: int
     adopted_quietly: int
+    rested: int
+    """Draws after reductions without a message."""
+    together: int
+    """The most reports that were sent at once."""
 
 
 def play_all(seeds: Iterable[int]) -> list[Result]:
@@ -29,14 +37,33 @@ def play_all(seeds: Iterable[int]) -> list[Result]:
         return list(pool.map(play, seeds))
 
 
-def play(seed: int) -> Result:
+class Resting(ScriptedManager):
+    """Plans equal sizes but for ten iterations in forty, so that the job rests between."""
+
+    together = 8
+
+    def _offer(self, job: Job, report: Report, sizes: tuple[int, ...]) -> None:
+        hello = job.hellos[0][1]
+        bounds = Bounds(
+            hello.global_batch, np.zeros(len(sizes)), np.full(len(sizes), hello.global_batch), hello.granularity
+        )
+        equal = tuple(bounds.equal().tolist())
+        super()._offer(job, report, sizes if report.iteration % 40 >= 30 else equal)
+
+
+def play_resting(seed: int) -> Result:
+    """The same with a manager whose plans mostly stand still; `rests.CALM_AFTER` should be short."""
+    return play(seed, Resting)
+
+
+def play(seed: int, make: type[ScriptedManager] = ScriptedManager) -> Result:
     """Run a schedule and check rules 2, 3 and 5; what it came to.
 
     Raises:
         AssertionError: a rule is broken, or a rank hung or raised.
     """
     schedule = Schedule.of(seed)
-    with ScriptedManager(seed, schedule.faults) as manager:
+    with make(seed, schedule.faults) as manager:
         mesh = Mesh(schedule.world_size)
         ranks = [SimulatedRank(schedule, rank, mesh, manager.address) for rank in range(schedule.world_size)]
         for one in ranks:
@@ -82,4 +109,6 @@ def _result(schedule: Schedule, accounts: list[Account], manager: ScriptedManage
         faults_effective=manager.times_away + sum(offer.fault is not None for offer in manager.offered),
         offered_quietly=len(quiet),
         adopted_quietly=sum(offer.iteration in seen for offer in quiet),
+        rested=accounts[0].rested,
+        together=max((report.together for report in manager.reports), default=1),
     )

@@ -75,6 +75,9 @@ def any_sizes(hellos: list[Hello], random: Random) -> tuple[int, ...]:
 class ScriptedManager(threading.Thread):
     """Serves until stopped; `with` starts and stops it."""
 
+    together = 1
+    """Reports that it takes at once."""
+
     def __init__(self, seed: int = 0, faults: Faults | None = None, beta: float | None = None) -> None:
         super().__init__(name="scripted-manager", daemon=True)
         self._random, self._faults, self._beta = Random(seed), faults or Faults(), beta
@@ -147,7 +150,8 @@ class ScriptedManager(threading.Thread):
             case Hello():
                 self.hellos.append(message)
                 self._job(message).hellos[message.rank] = (peer, message)
-                self._send(peer, Welcome(job=message.job, incarnation=message.incarnation, rank=message.rank))
+                ids = {"job": message.job, "incarnation": message.incarnation}
+                self._send(peer, Welcome(**ids, rank=message.rank, together=self.together))
             case Report():
                 self._take_report(peer, message)
             case Bye():

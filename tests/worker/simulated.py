@@ -88,6 +88,8 @@ class Account:
     """Whether the iterator of a joint draw was the main one."""
     changes: int = 0
     iterations: int = 0
+    rested: int = 0
+    """Draws after reductions without a message."""
 
 
 class SimulatedRank(threading.Thread):
@@ -247,6 +249,7 @@ class SimulatedRank(threading.Thread):
     def _note(self) -> None:
         vector = self.follower.in_force
         self.account.sizes[self.follower.reductions] = tuple(vector.sizes.tolist())
+        self.account.rested += vector.sequence < self.follower._sequence and vector.rest > 0
         if not self.account.based_on or vector.based_on_iteration != self.account.based_on[-1]:
             self.account.based_on.append(vector.based_on_iteration)
 

@@ -13,7 +13,8 @@ from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import Hello, Report
 from lbbsp.worker.channel import Reduction
 from lbbsp.worker.client import Client
-from lbbsp.worker.relay import CALM_AFTER, Relay
+from lbbsp.worker.relay import Relay
+from lbbsp.worker.rest import CALM_AFTER
 from lbbsp.worker.vector import Vector
 
 BOUNDS = Bounds(8, np.zeros(2), np.full(2, 8), 1)

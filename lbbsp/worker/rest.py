@@ -1,0 +1,62 @@
+"""When a job rests: its sizes have long been equal, so that nobody waits for plans, and most are not even sent.
+
+Rank 0 alone decides, and says with each message how many reductions follow without one; reports of these leave
+together. A rest ends with its epoch, and lasts well under a second. Pure. Seconds.
+"""
+
+import numpy as np
+
+from lbbsp.core.parts import WHOLE_PPM
+from lbbsp.protocol import MOST_TOGETHER
+from lbbsp.worker.vector import IntArray, Vector
+
+CALM_AFTER = 100
+"""Reductions with equal sizes after which a fresh plan is not worth a wait at each draw."""
+REST_S = 0.4
+"""Sizes may follow so much later, and reports be held back so long."""
+NEVER = -1
+"""`Vector.rest` of a message that neither opens a rest nor lets the next one open any."""
+
+
+class Rests:
+    """Rank 0's account of how long sizes have been equal.
+
+    Args:
+        equal: (ranks,) the split closest to equal.
+    """
+
+    def __init__(self, equal: IntArray) -> None:
+        self._equal = equal
+        self._equal_for = self._apart_for = 0
+
+    @property
+    def calm(self) -> bool:
+        """Whether sizes have been equal for so long that nobody waits for plans."""
+        return self._equal_for >= CALM_AFTER
+
+    def reduction(self, drawn: bool) -> None:
+        """A reduction; whether a draw lay between it and the one before."""
+        self._apart_for = self._apart_for + 1 if drawn else 0
+
+    def sent(self, vector: Vector) -> None:
+        """These sizes are those of the newest message."""
+        still = vector.beta_ppm == WHOLE_PPM and np.array_equal(vector.sizes, self._equal)
+        self._equal_for = self._equal_for + 1 if still else 0
+
+    def after(self, old: Vector, reductions_left: int, iteration_s: float, together: int) -> int:
+        """The rest that the message after `old` may open.
+
+        A loop with several reductions to a draw has none: there the other ranks would have to wait for each message.
+
+        Args:
+            old: the message before.
+            reductions_left: in the epoch, after the one that the message follows.
+            iteration_s: the longest of late.
+            together: reports that the manager takes at once; 1 where it knows of no rests.
+        """
+        if not self.calm or self._apart_for < CALM_AFTER or together <= 1 or not iteration_s > 0.0:
+            return NEVER
+        if old.rest == NEVER:
+            return 0
+        most = min(MOST_TOGETHER, together, int(min(REST_S / iteration_s, MOST_TOGETHER)))
+        return max(0, min(most - 1, reductions_left - 1))

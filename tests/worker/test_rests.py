@@ -1,0 +1,100 @@
+"""Rests: where sizes have long been equal most messages are left out, and all ranks agree on which."""
+
+import numpy as np
+import pytest
+from plays import play_resting
+
+from lbbsp.core.bounds import Bounds
+from lbbsp.protocol import MOST_TOGETHER
+from lbbsp.worker import rest
+from lbbsp.worker.channel import held_back
+from lbbsp.worker.rest import CALM_AFTER, NEVER, REST_S, Rests
+from lbbsp.worker.vector import Vector, pack, unpack
+
+EQUAL = Bounds(8, np.zeros(2), np.full(2, 8), 1).equal()
+OTHER = np.array([5, 3])
+SOON_S = 0.01
+
+
+def calm(drawn: bool = True) -> Rests:
+    rests = Rests(EQUAL)
+    for _ in range(CALM_AFTER):
+        rests.reduction(drawn)
+        rests.sent(Vector(EQUAL))
+    return rests
+
+
+def opened(rests: Rests, *, armed: int = 0, left: int = 1000, iteration_s: float = SOON_S, together: int = 8) -> int:
+    return rests.after(Vector(EQUAL, rest=armed), left, iteration_s, together)
+
+
+def test_a_message_opens_a_rest_only_where_the_one_before_let_it() -> None:
+    assert opened(calm(), armed=NEVER) == 0
+    assert opened(calm(), armed=0) == opened(calm(), armed=3) == MOST_TOGETHER - 1
+
+
+def test_nobody_rests_before_sizes_have_long_been_equal_or_when_they_are_no_longer() -> None:
+    assert opened(Rests(EQUAL)) == NEVER
+    rests = calm()
+    rests.sent(Vector(OTHER))
+    assert opened(rests) == NEVER
+    rests = calm()
+    rests.sent(Vector(EQUAL, beta_ppm=500_000))
+    assert opened(rests) == NEVER, "parts are claimed"
+
+
+def test_loops_with_several_reductions_to_a_draw_do_not_rest() -> None:
+    assert opened(calm(drawn=False)) == NEVER
+    rests = calm()
+    rests.reduction(drawn=False)
+    assert opened(rests) == NEVER
+
+
+@pytest.mark.parametrize("left", range(10))
+def test_the_last_reduction_of_an_epoch_has_a_message(left: int) -> None:
+    reductions = 1 + opened(calm(), left=left)
+    assert reductions <= max(1, left)
+
+
+@pytest.mark.parametrize("iteration_s", [0.05, 0.1, 0.15, 0.3, 0.5, 10.0])
+def test_a_rest_and_what_it_holds_back_is_short(iteration_s: float) -> None:
+    assert iteration_s * opened(calm(), iteration_s=iteration_s) <= REST_S
+
+
+@pytest.mark.parametrize("iteration_s", [0.0, -1.0, float("nan")])
+def test_an_unknown_pace_gives_no_rest(iteration_s: float) -> None:
+    assert opened(calm(), iteration_s=iteration_s) == NEVER
+
+
+def test_a_manager_that_takes_one_report_at_a_time_gives_no_rest() -> None:
+    assert opened(calm(), together=1) == NEVER
+    assert opened(calm(), together=3) == 2
+
+
+@pytest.mark.parametrize("length", range(1, MOST_TOGETHER))
+def test_reports_leave_at_the_last_reduction_of_a_rest_as_many_as_were_said(length: int) -> None:
+    newest, groups, held = Vector(EQUAL, sequence=10, rest=length), [], 0
+    for sequence in range(11, 11 + 4 * (length + 1)):
+        held += 1
+        if not held_back(newest, sequence):
+            groups.append(held)
+            held = 0
+        if sequence > newest.holds_through:
+            newest = Vector(EQUAL, sequence=sequence, rest=length)
+    assert max(groups) == length + 1
+
+
+def test_the_message_says_how_long_the_rest_is() -> None:
+    for length in (NEVER, 0, 7):
+        assert unpack(pack(Vector(EQUAL, sequence=3, rest=length), ()))[0].rest == length
+
+
+@pytest.mark.parametrize("group", range(4))
+def test_random_schedules_that_rest_keep_all_ranks_on_the_same_plan(group: int, monkeypatch) -> None:
+    monkeypatch.setattr(rest, "CALM_AFTER", 3)
+    results = [play_resting(seed) for seed in range(10 * group, 10 * group + 10)]
+    assert all(result.iterations > 0 for result in results)
+    assert sum(result.rested for result in results) > 0
+    assert sum(result.plan_changes for result in results) > 0
+    assert sum(result.faults_effective for result in results) > 0
+    assert max(result.together for result in results) > 2
