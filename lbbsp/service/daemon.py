@@ -19,6 +19,7 @@ import zmq
 from lbbsp.protocol import Plan, Welcome, encode
 from lbbsp.service.desk import Desk
 from lbbsp.service.figures import Figures, figures
+from lbbsp.service.idle import IdleCores
 from lbbsp.service.job import Reply
 from lbbsp.service.keeper import Keeper
 from lbbsp.service.lane_tokens import Speaker
@@ -89,7 +90,7 @@ class Daemon:
             self._router.hung_up_on = lanes.bar
         self._machine = machine_name()
         self._memory = MemoryGuard(options.max_memory_mib, self._hang_up)
-        self._spare = Spare(table, clock, self._waiting)
+        self._spare = Spare(table, clock, self._waiting, IdleCores())
 
     def run(self) -> str:
         """Serve until a signal or the parent's end; returns which."""

@@ -221,6 +221,16 @@ def test_a_rank_that_missed_an_iteration_has_no_reading_at_its_start():
     assert made.taken() == []
 
 
+def test_a_report_that_was_held_back_has_the_start_that_it_would_have_had():
+    starts = []
+    for held_s in (0.0, 0.25):
+        made = Rows(())
+        ids = {"job": "j", "incarnation": "i", "rank": 0}
+        made.add(Report(**ids, iteration=1, samples=1, own_time_s=1.0, held_s=held_s), (), 10.0 + held_s)
+        starts.append(made.taken()[0].split(",")[2])
+    assert starts[0] == starts[1]
+
+
 def test_where_own_time_went_is_recorded_where_it_was_told():
     made = Rows(("running",))
     for iteration, phases_s in enumerate([(), (0.25, 0.5, 0.125), (0.25,)]):

@@ -251,3 +251,22 @@ def test_a_fault_in_the_bookkeeping_of_one_job_ends_no_other(table, monkeypatch)
     table.catch_up()
     assert caught_up == ["k"]
     assert table.rejections.of("j") == {"internal ZeroDivisionError": 1}
+
+
+def test_detectors_see_each_iteration_of_reports_that_come_at_once(table):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    run(table, [1000.0] * WORLD, 5)
+    live = table.jobs["j"].live
+    live.see()
+    seen, see = [], live.stragglers.see
+    live.stragglers.see = lambda sight: seen.append(sight) or see(sight)
+    for rank in range(WORLD):
+        for iteration in range(5, 13):
+            phases_s = (1.0 * iteration, 0.0, 0.0)
+            say(table, report(rank, iteration, 30, 1000.0, together=8, phases_s=phases_s, cost=30.0 * iteration))
+    table.catch_up()
+    live.see()
+    assert [sight.iteration for sight in seen] == list(range(5, 13))
+    assert all((sight.phases_s[:, 0] == sight.iteration).all() for sight in seen), "each with what it was told"
+    assert all((sight.cost == sight.iteration).all() for sight in seen)

@@ -1,15 +1,19 @@
 """What the manager does beside messages: the line a minute, what it says once, spare time for predictors."""
 
 import logging
+import math
+import os
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from lbbsp.service.idle import LOOK_EVERY_S, IdleCores
 from lbbsp.service.job import Job, sizer_maker
 from lbbsp.service.rejections import Rejections
 from lbbsp.service.silence import Silence
-from lbbsp.service.spare import SHARE, Spare
+from lbbsp.service.spare import BUSY_SHARE, SHARE, Spare
 from lbbsp.service.summary import LINE_EVERY_S, Summary, line, shown
 from lbbsp.service.table import JobTable
 
@@ -109,9 +113,10 @@ def trained(table: JobTable, clock: Clock, name: str, step_s: float) -> SimpleNa
     return counts
 
 
-def test_training_gets_a_small_share_of_a_core_fairly():
+@pytest.mark.parametrize(("idle", "share"), [(float("nan"), SHARE), (0.6, SHARE), (0.4, BUSY_SHARE)])
+def test_training_gets_a_small_share_of_a_core_fairly_and_less_where_none_is_idle(idle, share):
     clock, table = Clock(), JobTable(sizer_maker("last"))
-    spare = Spare(table, clock, lambda: False)
+    spare = Spare(table, clock, lambda: False, lambda now_s: idle)
     jobs = [trained(table, clock, name, 1e-3) for name in ("a", "b", "c")]
     start_s = clock.now_s
     for _ in range(5_000):
@@ -119,8 +124,18 @@ def test_training_gets_a_small_share_of_a_core_fairly():
         table.planned.update(dict.fromkeys(table.jobs))
         spare.spend()
     spent_s = sum(counts.spent_s for counts in jobs)
-    assert 0.5 * SHARE < spent_s / (clock.now_s - start_s) < 1.1 * SHARE
+    assert 0.5 * share < spent_s / (clock.now_s - start_s) < 1.1 * share
     assert max(counts.spent_s for counts in jobs) < 1.2 * min(counts.spent_s for counts in jobs)
+
+
+def test_idle_cores_are_counted_between_looks_and_no_more_than_there_are():
+    idle, cores = IdleCores(), len(os.sched_getaffinity(0))
+    now_s = time.perf_counter()
+    assert math.isnan(idle(now_s))
+    time.sleep(0.2)
+    told = idle(now_s + LOOK_EVERY_S)  # more time than passed: too few, never too many
+    assert 0.0 <= told <= cores
+    assert idle(now_s + 1.5 * LOOK_EVERY_S) == told, "not looked at again yet"
 
 
 def test_training_stops_when_a_message_waits():
