@@ -56,7 +56,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 
 
 class Report(Message, frozen=True, kw_only=True, tag="report"):
-    """Worker to manager, once an iteration, when its last gradient is ready."""
+    """Worker to manager, once an iteration, when its last gradient is ready; where nothing changes several at once."""
 
     rank: Rank
     iteration: Iteration

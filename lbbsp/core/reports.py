@@ -205,4 +205,6 @@ class Inbox:
         over = [self._open.pop(number) for number in sorted(self._open) if number < limit]
         if over:
             self.closed = over[-1].iteration
+            for rank in [rank for rank in self._together if not over[-1].heard[rank]]:
+                del self._together[rank]
         return over

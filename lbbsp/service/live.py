@@ -112,8 +112,10 @@ class Live:
         """What could wait until the newest plan had left: bookkeeping, and a look for stragglers, where due."""
         if self.sizer.due:
             self.sizer.catch_up()
-            if self.stragglers.watches:
-                self.see()
+        elif len(self._unseen) < MOST_BEHIND:
+            return
+        if self.stragglers.watches:
+            self.see()
 
     def see(self) -> None:
         """Look for stragglers in the iterations that have closed since the last look."""

@@ -6,13 +6,15 @@ is in relay.py. Knows nothing of frameworks: the adapter brings the
 `Link`. Seconds.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from lbbsp.core.sizing import Bounds
 from lbbsp.protocol import Hello, Report
-from lbbsp.worker.client import Client
+from lbbsp.worker.client import HOLD_S, Client
+from lbbsp.worker.overdue import Overdue
 from lbbsp.worker.rest import NEVER
 from lbbsp.worker.vector import IntArray, Place, Vector, unpack
 
@@ -53,6 +55,21 @@ def held_back(newest: Vector, sequence: int) -> bool:
     return newest.rest > 0 and sequence <= newest.holds_through + 1 and sequence != newest.holds_through
 
 
+def say(client: Client, event: Reduction, newest: Vector) -> None:
+    """Report a reduction, or hold its report back; at the end of a rest what is held leaves, with a report or without.
+
+    Args:
+        client: of this rank.
+        event: with the report, if its own time is known.
+        newest: the sizes of the newest message.
+    """
+    later = held_back(newest, event.sequence)
+    if event.report is not None:
+        client.report(event.report, later, max(0, newest.rest) + 1)
+    elif not later:
+        client.flush()
+
+
 class Channel(Protocol):
     """The side of a rank, alike for rank 0 and the others."""
 
@@ -84,12 +101,16 @@ class Receiver:
         self._link = link
         self._newest: tuple[Vector, tuple[Place, ...]] = (start, ())
         self._posted: deque[Callable[[], IntArray]] = deque()
+        self._speaking = threading.Lock()
+        self._overdue = Overdue(self._flush_overdue)
 
     def reduction(self, event: Reduction) -> None:
         """Report, then post the receive, where there will be something to receive."""
         newest = self._newest[0]
-        if event.report is not None:
-            self._client.report(event.report, held_back(newest, event.sequence), max(0, newest.rest) + 1)
+        with self._speaking:
+            say(self._client, event, newest)
+        if self._client.holds:
+            self._overdue.start()
         if self._posted and newest.rest != NEVER:  # rare: what is on its way may open a rest
             self.vector(0.0)
         if event.sequence > self._newest[0].holds_through:
@@ -103,14 +124,22 @@ class Receiver:
         while self._posted:
             self._newest = unpack(self._posted.popleft()())
         if sent:
-            self._client.flush()
+            with self._speaking:
+                self._client.flush()
         return self._newest
 
     def restart(self, hello: Hello, start: Vector, bounds: Bounds) -> None:
         """Say hello again."""
         self._newest = (start, ())
-        self._client.hello_again(hello)
+        with self._speaking:
+            self._client.hello_again(hello)
 
     def close(self) -> None:
         """Say bye to the manager."""
-        self._client.close()
+        self._overdue.stop()
+        with self._speaking:
+            self._client.close()
+
+    def _flush_overdue(self) -> None:
+        with self._speaking:
+            self._client.flush(HOLD_S)

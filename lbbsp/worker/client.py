@@ -88,6 +88,7 @@ class Client:
 
     def _begin(self, hello: Hello) -> None:
         self._hello = hello
+        self._held.clear()
         self._drop_lane()
         self._plan: Plan | None = None
         self._newest_reported = -1
@@ -144,9 +145,14 @@ class Client:
         self.flush()
         self._report(report)
 
-    def flush(self) -> None:
-        """Send the reports that were held back."""
-        if not self._held:
+    @property
+    def holds(self) -> bool:
+        """Whether reports are held back."""
+        return bool(self._held)
+
+    def flush(self, older_s: float = -1.0) -> None:
+        """Send the reports that were held back; with older_s, only where the first was held back for longer."""
+        if not self._held or self._clock() - self._held[0][1] <= older_s:
             return
         held, self._held = self._held, []
         now_s = self._clock()

@@ -23,8 +23,8 @@ import zmq
 from lbbsp.core.parts import WHOLE_PPM
 from lbbsp.core.sizing import Bounds, fits
 from lbbsp.protocol import Hello, Plan
-from lbbsp.worker.channel import Link, Reduction, Restart, held_back
-from lbbsp.worker.client import Client
+from lbbsp.worker.channel import Link, Reduction, Restart, say
+from lbbsp.worker.client import HOLD_S, Client
 from lbbsp.worker.homes import Homes
 from lbbsp.worker.pacing import Pacing
 from lbbsp.worker.rest import Rests
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 IDLE_POLL_S = 0.5
 NAP_S = 1e-4
-HOLD_S = 5.0
+FORK_WAIT_S = 5.0
 
 
 class Relay(threading.Thread):
@@ -71,7 +71,7 @@ class Relay(threading.Thread):
         """Report at once, then hand the event to the relay's thread, if it is known to need a message."""
         with self._holding:
             newest = self._newest[0]
-            self._guarded(lambda: self._report(event, newest))
+            self._guarded(lambda: say(self._client, event, newest))
             self._rests.reduction(drawn=self._drawn)
             self._sequence, self._drawn = event.sequence, False
             self._reduced_s = self._wanted_s = None
@@ -82,10 +82,6 @@ class Relay(threading.Thread):
             at_once = self.calm or self._hopeless(event)
         if at_once:
             os.eventfd_write(self._wake, 1)
-
-    def _report(self, event: Reduction, newest: Vector) -> None:
-        if event.report is not None:
-            self._client.report(event.report, held_back(newest, event.sequence), max(0, newest.rest) + 1)
 
     def reduced(self) -> None:
         """Let the deadline be known, unless the plan came first: each wake-up costs the training thread time."""
@@ -124,7 +120,7 @@ class Relay(threading.Thread):
 
     def hold(self) -> None:
         """Keep the relay's thread out of our code while this process forks; gives up after 5 s."""
-        self._held = self.is_alive() and self._holding.acquire(timeout=HOLD_S)
+        self._held = self.is_alive() and self._holding.acquire(timeout=FORK_WAIT_S)
 
     def release(self) -> None:
         """The fork is done."""
@@ -169,6 +165,7 @@ class Relay(threading.Thread):
             due = self._accept(self._inbox.popleft())
         plan = self._guarded(lambda: self._fresh(due))
         if due is None:
+            self._guarded(lambda: self._client.flush(HOLD_S))
             return None
         if plan is None and not (self.calm or self._hopeless(due)) and self._timeout_s(due) > 0:
             return due

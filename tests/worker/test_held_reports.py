@@ -1,11 +1,18 @@
 """Reports that are held back leave together, in order, and are lost only where any would be."""
 
+import time
+
 import msgspec
+import numpy as np
 import pytest
 from scripted import HELLO, IDS, Clock, Script, report, until
 
-from lbbsp.protocol import Bye, Hello, Report, Welcome
+from lbbsp.core.bounds import Bounds
+from lbbsp.protocol import Bye, Hello, Report, Welcome, decode_to_manager
+from lbbsp.worker.channel import Receiver, Reduction
 from lbbsp.worker.client import HOLD_S, Client
+from lbbsp.worker.relay import Relay
+from lbbsp.worker.vector import Vector, pack
 
 
 @pytest.fixture
@@ -86,3 +93,55 @@ def test_close_sends_what_is_held_before_it_says_bye(script, client) -> None:
         assert script.router.poll(5000)
         kinds.append(type(msgspec.msgpack.decode(script.router.recv_multipart()[1], type=Report | Bye)))
     assert kinds == [Report, Report, Bye]
+
+
+class NoLink:
+    """Nothing travels."""
+
+    def send(self, payload) -> None: ...
+
+    def receive(self):
+        return lambda: pack(Vector(np.array([50, 50]), sequence=1, rest=7), ())
+
+
+def resting(channel) -> None:
+    """One reduction with a message that opens a rest, then one of the rest."""
+    channel.reduction(Reduction(1, (), 0.0, report(1)))
+    channel.vector(0.0)
+    channel.reduction(Reduction(2, (), 0.0, report(2)))
+
+
+def test_a_rank_that_waits_in_a_rest_for_one_that_hangs_still_says_how_far_it_is(script, client, clock) -> None:
+    receiver = Receiver(client, NoLink(), Vector(np.array([50, 50])))
+    resting(receiver)
+    assert script.take(client, Report).iteration == 1
+    assert client.holds
+    clock.added_s += 2 * HOLD_S
+    deadline_s = time.perf_counter() + 20
+    while client.holds and time.perf_counter() < deadline_s:  # the training thread does nothing
+        time.sleep(0.01)
+    assert script.take(client, Report).iteration == 2
+    receiver.close()
+
+
+def test_rank_0_does_so_too(script, client, clock) -> None:
+    bounds = Bounds(100, np.ones(2), np.full(2, 100), 1)
+    relay = Relay(client, NoLink(), Vector(bounds.equal(), rest=7), bounds, clock)
+    relay.start()
+    try:
+        relay.reduction(Reduction(1, (), 0.0, report(1)))
+        assert client.holds
+        clock.added_s += 2 * HOLD_S
+        assert script.router.poll(20_000)
+        assert decode_to_manager(script.router.recv_multipart()[1]).iteration == 1
+    finally:
+        relay.close()
+
+
+def test_at_the_end_of_a_rest_what_is_held_leaves_without_a_newer_report(script, client) -> None:
+    receiver = Receiver(client, NoLink(), Vector(np.array([50, 50]), sequence=0, rest=2))
+    receiver.reduction(Reduction(1, (), 0.0, report(1)))
+    assert client.holds
+    receiver.reduction(Reduction(2, (), 0.0, None))
+    assert not client.holds
+    receiver.close()
