@@ -24,6 +24,8 @@ from lbbsp.worker import remembered
 
 BATCH, STEPS, HIDDEN, MIB = 48, 6, 400_000, 2**20
 M_ARENA_MAX = -8
+LIMIT = 400 * MIB
+"""A batch of BATCH - 1 needs 430 MiB, half of one 210."""
 
 
 class Wide(nn.Module):
@@ -139,10 +141,17 @@ def test_a_single_sample_that_does_not_fit_ends_all_ranks_at_once(tmp_path: Path
     assert "can't allocate memory" in (ended[1].error or "")
 
 
+class Steep(ScriptedManager):
+    """Gives rank 1 nearly all: far beyond its limit, and half of it is far within, whatever else needs memory."""
+
+    def _offer(self, job: Any, report: Any, sizes: tuple[int, ...]) -> None:
+        super()._offer(job, report, (1, BATCH - 1))
+
+
 def test_two_lines_stop_with_rank_batch_and_bound_and_the_restart_succeeds(tmp_path: Path) -> None:
-    with ScriptedManager() as manager:
+    with Steep() as manager:
         env = manager.env | {"LBBSP_STATE_DIR": str(tmp_path), "LBBSP_JOB": "limited"}
-        ended = outcomes(2, train, Wide, [0, 240 * MIB], True, env=env, timeout_s=40)
+        ended = outcomes(2, train, Wide, [0, LIMIT], True, env=env, timeout_s=40)
     assert "can't allocate memory" in (ended[1].error or "")
     told = r"rank 1 ran out of memory with a batch of (\d+) samples; lowered bound: (\d+)\. A restart uses it"
     found = re.search(told, ended[1].trace)
@@ -151,7 +160,7 @@ def test_two_lines_stop_with_rank_batch_and_bound_and_the_restart_succeeds(tmp_p
     assert bound < batch
     with ScriptedManager() as manager:
         env = manager.env | {"LBBSP_STATE_DIR": str(tmp_path), "LBBSP_JOB": "limited"}
-        again = run(2, train, Wide, [0, 240 * MIB], True, env=env)
+        again = run(2, train, Wide, [0, LIMIT], True, env=env)
     assert max(again[1]["seen"]) <= bound
     same(again, Wide)
 
