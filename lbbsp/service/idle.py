@@ -1,4 +1,7 @@
-"""How much of the cores that this process may use lies idle, looked at every few seconds. Seconds."""
+"""How much of the cores that this process may use lies idle, looked at every few seconds.
+
+Knows nothing of a container's quota. Seconds.
+"""
 
 import os
 

@@ -2,8 +2,7 @@
 
 One message of rank 0's follows each gradient reduction, but for those that a message has said will have none (a rest,
 see rest.py); the others post their receive at their last gradient and wait for it at their next draw. Rank 0's side
-is in relay.py. Knows nothing of frameworks: the adapter brings the
-`Link`. Seconds.
+is in relay.py. Knows nothing of frameworks: the adapter brings the `Link`. Seconds.
 """
 
 import threading

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from scripted import HELLO, IDS, Clock, Script, plan, report, until
+from scripted import HELLO, IDS, Script, plan, report, until
 
 from lbbsp.errors import ConfigError
 from lbbsp.protocol import (
@@ -31,18 +31,6 @@ def messages(caplog, word: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def _log(caplog):
     caplog.set_level(logging.INFO, logger="lbbsp")
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def script():
-    script = Script()
-    yield script
-    script.close()
 
 
 @pytest.fixture

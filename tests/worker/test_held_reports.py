@@ -5,7 +5,7 @@ import time
 import msgspec
 import numpy as np
 import pytest
-from scripted import HELLO, IDS, Clock, Script, report, until
+from scripted import HELLO, IDS, Script, report, until
 
 from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import Bye, Hello, Report, Welcome, decode_to_manager
@@ -13,18 +13,6 @@ from lbbsp.worker.channel import Receiver, Reduction
 from lbbsp.worker.client import HOLD_S, Client
 from lbbsp.worker.relay import Relay
 from lbbsp.worker.vector import Vector, pack
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def script():
-    script = Script()
-    yield script
-    script.close()
 
 
 @pytest.fixture
