@@ -15,6 +15,9 @@ from lbbsp.core.sizing import TimeCurves, allocate, fits
 PROBE_AFTER = 50
 """Iterations without a speed after which a rank at size 0 gets the least size above it, to be seen again."""
 
+RETURN_AT = 0.5
+"""Where the best sizes promise less than so much of what a change must, over equal ones, sizes are equal again."""
+
 
 class Balance:
     """Holds the balanced sizes and decides when they change.
@@ -26,6 +29,7 @@ class Balance:
 
     def __init__(self, bounds: Bounds, threshold: float) -> None:
         self.sizes: IntArray = bounds.equal()
+        self._equal = self.sizes
         self._bounds, self._threshold = bounds, threshold
         self._unseen = np.zeros(bounds.world_size, dtype=np.int64)
 
@@ -40,9 +44,13 @@ class Balance:
         self._unseen = np.where(seen, 0, self._unseen + 1)
         if self._probe(curves):
             return
-        now_s = float(curves.time_s(self.sizes).max())
-        enough_s = now_s * (1.0 - self._threshold - doubt)
-        if curves.no_plan_before_s(self._bounds.global_batch) >= enough_s:
+        asked = self._threshold + doubt
+        best_s = curves.no_plan_before_s(self._bounds.global_batch)
+        if best_s > float(curves.time_s(self._equal).max()) * (1.0 - RETURN_AT * asked):
+            self.sizes = self._equal
+            return
+        enough_s = float(curves.time_s(self.sizes).max()) * (1.0 - asked)
+        if best_s >= enough_s:
             return
         sizes = allocate(curves, self._bounds)
         if float(curves.time_s(sizes).max()) < enough_s:
@@ -50,7 +58,7 @@ class Balance:
 
     def rebound(self, bounds: Bounds) -> None:
         """Bounds have changed: sizes that break them give way."""
-        self._bounds = bounds
+        self._bounds, self._equal = bounds, bounds.equal()
         if fits(self.sizes, bounds):
             self.sizes = within(self.sizes, bounds)
 

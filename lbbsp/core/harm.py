@@ -1,10 +1,11 @@
-"""Do no harm: would the equal split have won lately? Then the job returns to it, until balancing would win again.
+"""Do no harm: has the equal split, or next to nothing, won lately? Then the job returns to it, until balancing would win.
 
 Knows nothing of how sizes are found. It compares the own times of past iterations under two sets of sizes: balanced
 ones and equal ones, of which one was real and the other follows from the fitted curves. Times in seconds.
 """
 
 from collections import deque
+from collections.abc import Collection
 from statistics import median
 
 import numpy as np
@@ -19,7 +20,11 @@ _LOSS = 0.01
 _GAIN = 0.02
 """... and must have won so much before they come back: a margin against flapping."""
 _MOST_GAIN = 0.16
-"""Each return to equal sizes doubles what is asked of the next try, up to this ..."""
+"""Each return to equal sizes after a loss doubles what is asked of the next try, up to this ..."""
+_WORTH_IT = 0.005
+"""What balanced sizes must have saved, on average where they were not equal, to be worth their changes ..."""
+_APART = 10
+"""... once they were so in so many iterations of a full window."""
 _LONGEST = 4.0
 """No iteration counts for more than so many usual ones of the window."""
 _FORGIVE = 0.5 ** (1 / 200)
@@ -43,13 +48,19 @@ class DoNoHarm:
         self._window.append(self._tamed(float(np.nanmax(balanced_s)), float(np.nanmax(equal_s))))
         self._asked = max(_GAIN, self._asked * _FORGIVE)
         share = self.saved_share() * len(self._window) / WINDOW
-        if self.balanced == (share > (-_LOSS if self.balanced else self._asked)):
+        lost = self.balanced and share <= -_LOSS
+        if not (lost or (self._idle() if self.balanced else share > self._asked)):
             return False
         self.balanced = not self.balanced
-        if not self.balanced:
+        if lost:
             self._asked = min(2.0 * self._asked, _MOST_GAIN)
         self.switches += 1
         return True
+
+    def _idle(self) -> bool:
+        """Balanced sizes were at work, and it came to nothing."""
+        apart = [(balanced_s, equal_s) for balanced_s, equal_s in self._window if balanced_s != equal_s]
+        return len(self._window) == WINDOW and len(apart) >= _APART and _saved(apart) < _WORTH_IT
 
     def _tamed(self, balanced_s: float, equal_s: float) -> tuple[float, float]:
         """One iteration that was far longer than usual tells no more than a few usual ones."""
@@ -61,5 +72,9 @@ class DoNoHarm:
 
     def saved_share(self) -> float:
         """What balanced sizes saved, or would have, of the time of equal ones; below 0 for a loss."""
-        equal_s = sum(equal for _, equal in self._window)
-        return 1.0 - sum(balanced for balanced, _ in self._window) / equal_s if equal_s else 0.0
+        return _saved(self._window)
+
+
+def _saved(times_s: Collection[tuple[float, float]]) -> float:
+    balanced_s, equal_s = (sum(column) for column in zip(*times_s, strict=True)) if times_s else (0.0, 0.0)
+    return 1.0 - balanced_s / equal_s if equal_s else 0.0

@@ -26,6 +26,24 @@ def test_a_change_must_be_worth_it(slower, doubt, changes):
     assert balance.sizes.tolist() == (allocate(curves, BOUNDS) if changes else BOUNDS.equal()).tolist()
 
 
+@pytest.mark.parametrize(("slower", "returns"), [(1.5, False), (1.03, False), (1.015, True), (1.0, True), (0.99, True)])
+def test_sizes_are_equal_again_where_the_best_promise_under_half_of_what_a_change_must(slower, returns):
+    balance = Balance(BOUNDS, threshold=0.02)
+    balance.update(lines(1.0, 1.06), 0.0, SEEN)
+    assert balance.sizes.tolist() != BOUNDS.equal().tolist()
+    balance.update(lines(1.0, slower), 0.0, SEEN)
+    assert (balance.sizes.tolist() == BOUNDS.equal().tolist()) == returns
+
+
+def test_sizes_return_to_an_equal_split_only_within_todays_bounds():
+    balance = Balance(BOUNDS, threshold=0.02)
+    balance.update(lines(1.0, 1.06), 0.0, SEEN)
+    tight = Bounds(1000, np.ones(2), np.array([1000, 400]))
+    balance.rebound(tight)
+    balance.update(lines(1.0, 1.0), 0.0, SEEN)
+    assert balance.sizes.tolist() == tight.equal().tolist() == [600, 400]
+
+
 def test_at_threshold_zero_every_gain_counts():
     balance = Balance(BOUNDS, threshold=0.0)
     balance.update(lines(1.0, 1.01), 0.0, SEEN)

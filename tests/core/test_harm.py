@@ -21,8 +21,32 @@ def test_balanced_sizes_stay_while_they_win(harm):
     assert harm.saved_share() == pytest.approx(0.1)
 
 
-def test_a_difference_within_the_margin_changes_nothing(harm):
-    assert not any(judge(harm, 1.005, 1.0, 500))
+@pytest.mark.parametrize("balanced_s", [0.998, 1.003, 1.008])
+def test_sizes_that_bring_next_to_nothing_end_with_a_full_window_and_not_before(harm, balanced_s):
+    assert not any(judge(harm, balanced_s, 1.0, WINDOW - 1))
+    assert any(judge(harm, balanced_s, 1.0, 1))
+    assert not any(judge(harm, balanced_s, 1.0, 500)), "nor do they come back for it"
+
+
+def test_sizes_that_bring_little_but_more_than_changes_cost_stay(harm):
+    assert not any(judge(harm, 0.992, 1.0, 500))
+
+
+def test_sizes_that_were_equal_all_the_time_are_not_given_up(harm):
+    assert not any(judge(harm, 1.0, 1.0, 500))
+    assert not any(judge(harm, 0.95, 1.0, 5)), "so that the next step is followed at once"
+    assert harm.balanced
+
+
+def test_what_ended_for_bringing_nothing_comes_back_as_soon_as_it_would_win(harm):
+    judge(harm, 0.9, 1.0, 1)
+    judge(harm, 1.0, 1.0, WINDOW)
+    judge(harm, 0.999, 1.0, WINDOW)
+    assert not harm.balanced
+    assert any(judge(harm, 0.66, 1.0, 5)), "a neighbour for good"
+    judge(harm, 0.999, 1.0, WINDOW)
+    assert not harm.balanced
+    assert any(judge(harm, 0.66, 1.0, 5)), "nothing was lost, so no more is asked"
 
 
 def test_a_small_lasting_loss_ends_balanced_sizes_within_the_window(harm):
