@@ -1,5 +1,6 @@
 """What the adapter costs: equal ranks, balance() on against off, in alternating blocks of one run.
 
+Epochs last 200 iterations, and the first of them is not counted: a job's sizes, and the machine, have to come to rest.
 `ratio` is the median over block pairs of the mean iteration time with over that without, with a bootstrap interval;
 `our_us_per_iteration` is our own code in the training thread, waits for the plan apart, most of any rank. The
 manager's CPU is a process of its own and given apart.
@@ -8,6 +9,8 @@ manager's CPU is a process of its own and given apart.
 import argparse
 import statistics
 import time
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,8 @@ from torch.utils.data.distributed import DistributedSampler
 from lbbsp.adapters.pytorch import balance
 
 BLOCK = 20
-WARM_UP_BLOCKS = 2
+EPOCH_BLOCKS = 10
+WARM_UP_BLOCKS = EPOCH_BLOCKS
 
 
 class Meter:
@@ -48,7 +52,7 @@ class Meter:
 def worker(arguments: argparse.Namespace) -> None:
     """One rank: two copies of the model, one balanced; blocks in turn."""
     rank = workers.join()
-    data = workers.Images(BLOCK * arguments.batch * torch.distributed.get_world_size())
+    data = workers.Images(EPOCH_BLOCKS * BLOCK * arguments.batch * torch.distributed.get_world_size())
     plain, balanced = workers.model(), workers.model()
     plain_loader: DataLoader = DataLoader(data, arguments.batch, sampler=DistributedSampler(data))
     balanced, loader = balance(balanced, DataLoader(data, arguments.batch, sampler=DistributedSampler(data)))
@@ -61,12 +65,13 @@ def worker(arguments: argparse.Namespace) -> None:
     gradients._ready, gradients._reduced = loader.balancer._ready, follower.reduced
     manager_s = 0.0
     times: dict[str, list[float]] = {"off": [], "on": []}
+    lanes = (("off", plain, _batches(plain_loader)), ("on", balanced, _batches(loader)))
     for block in range(arguments.blocks + WARM_UP_BLOCKS):
         if block == WARM_UP_BLOCKS:
             meter.total_s = meter.waited_s = 0.0
             manager_s = -_manager_s(loader)
-        for name, ddp, source in (("off", plain, plain_loader), ("on", balanced, loader)):
-            times[name].append(_block(ddp, source))
+        for name, ddp, batches in lanes:
+            times[name].append(_block(ddp, batches))
     ours_us = 1e6 * (meter.total_s - meter.waited_s) / (arguments.blocks * BLOCK)
     manager_s += _manager_s(loader)
     everything = workers.gather((times, ours_us))
@@ -83,12 +88,17 @@ def _manager_s(loader: Any) -> float:
     return sum(psutil.Process(child.process.pid).cpu_times()[:2]) if child else 0.0
 
 
-def _block(ddp: Any, source: Any) -> float:
+def _batches(source: Any) -> Iterator[Any]:
+    """One epoch after the other."""
+    while True:
+        yield from source
+
+
+def _block(ddp: Any, batches: Iterator[Any]) -> float:
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     torch.distributed.barrier()
-    iterator = iter(source)
     began_s = time.perf_counter()
-    for batch in iterator:
+    for batch in islice(batches, BLOCK):
         workers.train(ddp, batch, optimizer)
     return (time.perf_counter() - began_s) / BLOCK
 

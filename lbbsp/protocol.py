@@ -16,6 +16,8 @@ MAX_RANKS = 65_536
 MAX_SAMPLES = 2**31 - 1
 MOST_TOGETHER = 8
 """Reports of a rank that may come at once."""
+MAX_FRAME_BYTES = 16_384
+"""To the manager; whoever sends a longer one is hung up on. The longest hello has about 4 KiB."""
 LANE = r"\A(lbbsp-[0-9a-f]{32})?\Z"
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -90,6 +92,12 @@ class Report(Message, frozen=True, kw_only=True, tag="report"):
     """The most reports that this rank sends at once: other ranks' of this iteration may come so much later."""
     held_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     """How long it was held back for that."""
+
+
+class Reports(msgspec.Struct, frozen=True, kw_only=True, tag="reports"):
+    """Worker to manager, where its welcome takes several `together`: each as if it had come alone, in this order."""
+
+    reports: Annotated[tuple[Report, ...], Meta(min_length=1, max_length=MOST_TOGETHER)]
 
 
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):
@@ -203,7 +211,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, tag="seen"):
     thresholds: dict[str, float] = {}
 
 
-ToManager = Hello | Report | Bye | Look
+ToManager = Hello | Report | Reports | Bye | Look
 ToWorker = Welcome | Refused | Unknown | Plan
 
 encode = msgspec.msgpack.Encoder().encode

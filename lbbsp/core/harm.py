@@ -1,4 +1,4 @@
-"""Do no harm: has the equal split, or next to nothing, won lately? Then the job returns to it, until balancing would win.
+"""Do no harm: did the equal split win lately, or lose next to nothing? Then the job returns to it until balancing wins.
 
 Knows nothing of how sizes are found. It compares the own times of past iterations under two sets of sizes: balanced
 ones and equal ones, of which one was real and the other follows from the fitted curves. Times in seconds.

@@ -17,9 +17,10 @@ from lbbsp.protocol import (
     Bye,
     Hello,
     Look,
+    Plan,
     Refused,
     Report,
-    ToManager,
+    Reports,
     Unknown,
     Welcome,
     decode_to_manager,
@@ -40,6 +41,9 @@ MAX_PEERS_REMINDED = 4_096
 REMIND_EVERY_S = 0.2
 FORGET_AFTER_S = 86_400.0
 """A job that nobody speaks for is forgotten after this time."""
+
+One = Hello | Report | Bye | Look
+"""What a frame holds one of, or several reports."""
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -92,13 +96,19 @@ class JobTable:
             message = decode_to_manager(frame)
         except UNREADABLE as error:
             return self._unreadable(peer, frame, str(error), caller)
+        if not isinstance(message, Reports):
+            return self._guarded(peer, message, now_s, caller)
+        replies = [self._guarded(peer, report, now_s, caller) for report in message.reports]
+        return _newest_plans([reply for some in replies for reply in some])
+
+    def _guarded(self, peer: bytes, message: One, now_s: float, caller: Caller) -> list[Reply]:
         try:
             return self._dispatch(peer, message, now_s, caller)
         except Exception as error:  # a fault of ours: counted, and logged with its trace the first time
             self._fault(message.job, error)
             return []
 
-    def _dispatch(self, peer: bytes, message: ToManager, now_s: float, caller: Caller) -> list[Reply]:
+    def _dispatch(self, peer: bytes, message: One, now_s: float, caller: Caller) -> list[Reply]:
         if not caller.may(message.job) and not (isinstance(message, Look) and not message.job):
             self.rejections.add("", "another's job", f"key {caller.name!r} speaks for job {message.job!r}")
             return not_theirs(peer, message, caller)
@@ -238,3 +248,9 @@ class JobTable:
             return []
         reason = f"the hello can't be read ({why}); it speaks protocol {envelope.protocol}, this manager {PROTOCOL}"
         return [(peer, Refused(job=envelope.job, incarnation=envelope.incarnation, reason=reason))]
+
+
+def _newest_plans(replies: list[Reply]) -> list[Reply]:
+    """Of the plans that several reports made, the last one of each job alone is worth sending."""
+    last = {reply.job: place for place, (_, reply) in enumerate(replies) if isinstance(reply, Plan)}
+    return [each for place, each in enumerate(replies) if last.get(getattr(each[1], "job", ""), place) == place]

@@ -13,6 +13,7 @@ import msgspec
 import zmq
 
 from lbbsp.protocol import (
+    MAX_FRAME_BYTES,
     UNREADABLE,
     Bye,
     Hello,
@@ -20,6 +21,7 @@ from lbbsp.protocol import (
     Plan,
     Refused,
     Report,
+    Reports,
     ToWorker,
     Unknown,
     Welcome,
@@ -143,7 +145,7 @@ class Client:
                 self.flush()
             return
         self.flush()
-        self._report(report)
+        self._say_reports([report])
 
     @property
     def holds(self) -> bool:
@@ -156,23 +158,32 @@ class Client:
             return
         held, self._held = self._held, []
         now_s = self._clock()
-        for report, at_s in held:
-            self._report(msgspec.structs.replace(report, held_s=max(0.0, now_s - at_s)))
+        reports = [msgspec.structs.replace(report, held_s=max(0.0, now_s - at_s)) for report, at_s in held]
+        self._say_reports(reports)
 
     def _urgent(self, report: Report) -> bool:
         """Whether the manager should know at once: held ones are old or many, or memory has another bound."""
         full = len(self._held) >= self.together or report.max_samples != self._told_samples
         return full or self._clock() - self._held[0][1] > HOLD_S or self.away
 
-    def _report(self, report: Report) -> None:
+    def _say_reports(self, reports: list[Report]) -> None:
+        """In one frame, where there are several and the manager takes them."""
         if not self._welcomed or self._clock() >= self._pump_due_s:
             self.pump()
-        self._told_samples = report.max_samples
-        if self._up and self._greeted and self.refused is None and self._send(report):
+        self._told_samples = reports[-1].max_samples
+        if self._up and self._greeted and self.refused is None and self._send_reports(reports):
             return
-        self.dropped += 1
+        self.dropped += len(reports)
         if self._welcomed:
             self.pump()
+
+    def _send_reports(self, reports: list[Report]) -> bool:
+        if len(reports) == 1:
+            return self._send(reports[0])
+        frame = self._encoded(Reports(reports=tuple(reports)))
+        if frame is not None and len(frame) <= MAX_FRAME_BYTES and len(reports) <= self.together:
+            return self._send_frame(frame)
+        return all(self._send(report) for report in reports)
 
     def pump(self, timeout_s: float = 0.0) -> None:
         """Take what has come in, waiting up to timeout_s for it; say hello where it is due."""
@@ -225,8 +236,18 @@ class Client:
         self._hello_pause_s = min(2 * self._hello_pause_s, HELLO_EVERY_S[1])
 
     def _send(self, message: Message) -> bool:
+        frame = self._encoded(message)
+        return frame is not None and self._send_frame(frame)
+
+    def _encoded(self, message: Message | Reports) -> bytes | None:
         try:
-            frame = encode(message)
+            return encode(message)
+        except TypeError as error:
+            log.warning("rank %d sent nothing: %s", self._hello.rank, error)
+            return None
+
+    def _send_frame(self, frame: bytes) -> bool:
+        try:
             if self._lane is not None and self._lane.open and self._welcomed:
                 if self._lane.send(frame):
                     return True
@@ -234,9 +255,6 @@ class Client:
                 self._drop_lane()
             self.socket.send(frame, zmq.NOBLOCK)
         except zmq.ZMQError:
-            return False
-        except TypeError as error:
-            log.warning("rank %d sent nothing: %s", self._hello.rank, error)
             return False
         return True
 

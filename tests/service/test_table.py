@@ -7,10 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from lbbsp.protocol import Bye, Hello, Plan, Refused, Report, Unknown, Welcome, encode
+from lbbsp.protocol import Bye, Hello, Plan, Refused, Report, Reports, Unknown, Welcome, encode
 from lbbsp.service import table as table_module
 from lbbsp.service.admission import Admission
 from lbbsp.service.job import MAX_GATHERING, sizer_maker
+from lbbsp.service.keys import Caller
 from lbbsp.service.rejections import MAX_KEYS, Rejections
 from lbbsp.service.table import FORGET_AFTER_S, JobTable
 
@@ -63,6 +64,54 @@ def test_hellos_come_in_any_order(table, order):
         heard = say(table, hello(rank))
         assert isinstance(heard[peer_of(rank)][-1], Welcome)
     assert run(table, [1000.0, 1000.0, 4000.0], 10).sizes == (15, 15, 60)
+
+
+def say_together(table: JobTable, reports, peer: bytes | None = None) -> list:
+    """Replies to reports in one frame."""
+    return table.handle(peer or peer_of(reports[0].rank), encode(Reports(reports=tuple(reports))), 0.0)
+
+
+def test_reports_in_one_frame_count_as_if_each_had_come_alone_and_the_newest_plan_alone_is_sent(table):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    speeds = [1000.0, 1000.0, 4000.0]
+    for first in (0, 8):
+        for rank, speed in enumerate(speeds):
+            replies = say_together(table, [report(rank, first + k, 30, speed, together=8) for k in range(8)])
+        ((peer, plan),) = replies
+        assert (peer, plan.based_on_iteration, plan.sizes) == (peer_of(0), first + 7, (15, 15, 60))
+    assert table.jobs["j"].live.plans == 16
+
+
+def test_a_bad_report_among_others_in_a_frame_is_rejected_alone(table):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    for rank in range(WORLD):
+        sound = [report(rank, k, 30, 1000.0, together=8) for k in range(3)]
+        foreign = msgspec.structs.replace(sound[0], job="another")
+        stolen = msgspec.structs.replace(sound[1], rank=(rank + 1) % WORLD, iteration=50)
+        replies = say_together(table, [sound[0], foreign, sound[1], sound[1], stolen, sound[2]])
+    plans = [reply for _, reply in replies if isinstance(reply, Plan)]
+    assert [plan.based_on_iteration for plan in plans] == [2]
+    counts = table.rejections.of("j")
+    assert (counts["duplicate"] + counts["stale"], counts["no hello"]) == (WORLD, WORLD)
+    assert table.rejections.of("another")["unknown incarnation"] == WORLD
+
+
+@pytest.mark.parametrize("count", [0, 9])
+def test_a_frame_of_no_reports_or_too_many_is_malformed(table, count):
+    say(table, hello(0))
+    assert say_together(table, [report(0, k, 30, 1000.0) for k in range(count)] or [], peer_of(0)) == []
+    assert table.rejections.of("")["malformed"] == 1
+
+
+def test_a_key_for_one_job_moves_no_other_by_a_frame_of_several_reports(table):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    mine = Caller(name="mine", job="other*")
+    frame = encode(Reports(reports=tuple(report(0, k, 30, 1000.0) for k in range(2))))
+    assert table.handle(peer_of(0), frame, 0.0, mine) == []
+    assert table.rejections.of("")["another's job"] == 2
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -17,7 +17,7 @@ from typing import Any, Self
 import msgspec
 import zmq
 
-from lbbsp.protocol import Bye, Hello, Plan, Report, ToWorker, Unknown, Welcome, decode_to_manager, encode
+from lbbsp.protocol import Bye, Hello, Plan, Report, Reports, ToWorker, Unknown, Welcome, decode_to_manager, encode
 from lbbsp.worker.relay import Relay
 
 TRAVEL_S = 0.8
@@ -154,6 +154,9 @@ class ScriptedManager(threading.Thread):
                 self._send(peer, Welcome(**ids, rank=message.rank, together=self.together))
             case Report():
                 self._take_report(peer, message)
+            case Reports():
+                for report in message.reports:
+                    self._take_report(peer, report)
             case Bye():
                 self.byes.append(message)
 

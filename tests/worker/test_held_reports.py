@@ -8,7 +8,7 @@ import pytest
 from scripted import HELLO, IDS, Script, report, until
 
 from lbbsp.core.bounds import Bounds
-from lbbsp.protocol import Bye, Hello, Report, Welcome, decode_to_manager
+from lbbsp.protocol import MAX_FRAME_BYTES, Bye, Hello, Report, Reports, Welcome, decode_to_manager, encode
 from lbbsp.worker.channel import Receiver, Reduction
 from lbbsp.worker.client import HOLD_S, Client
 from lbbsp.worker.relay import Relay
@@ -79,8 +79,31 @@ def test_close_sends_what_is_held_before_it_says_bye(script, client) -> None:
     kinds = []
     while not kinds or kinds[-1] is not Bye:
         assert script.router.poll(5000)
-        kinds.append(type(msgspec.msgpack.decode(script.router.recv_multipart()[1], type=Report | Bye)))
-    assert kinds == [Report, Report, Bye]
+        kinds.append(type(decode_to_manager(script.router.recv_multipart()[1])))
+    assert kinds == [Reports, Bye]
+
+
+def test_held_reports_leave_in_one_frame(script, client) -> None:
+    hold(client, (0, 1, 2))
+    client.flush()
+    assert [one.iteration for one in script.take(client, Reports).reports] == [0, 1, 2]
+    hold(client, (3,))
+    client.flush()
+    assert decode_to_manager(script.router.recv_multipart()[1]).iteration == 3
+
+
+def test_held_reports_too_long_for_one_frame_leave_one_by_one(script, client) -> None:
+    long = {"job": "\U0001f600" * 256, "incarnation": "\U0001f600" * 256, "sensors": (0.1,) * 64}
+    client.hello_again(msgspec.structs.replace(HELLO, job=long["job"], incarnation=long["incarnation"]))
+    script.take(client, Hello)
+    script.say(Welcome(job=long["job"], incarnation=long["incarnation"], rank=0, together=8))
+    until(lambda: not client.away, client)
+    hold(client, range(7), **long)
+    assert not client.holds or len(encode(Reports(reports=tuple(held for held, _ in client._held)))) > MAX_FRAME_BYTES
+    client.flush()
+    frames = [script.router.recv_multipart()[1] for _ in range(7)]
+    assert [decode_to_manager(frame).iteration for frame in frames] == list(range(7))
+    assert client.dropped == 0
 
 
 class NoLink:
