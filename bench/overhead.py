@@ -2,12 +2,15 @@
 
 Epochs last 200 iterations, and the first of them is not counted: a job's sizes, and the machine, have to come to rest.
 `ratio` is the median over block pairs of the mean iteration time with over that without, with a bootstrap interval;
-`our_us_per_iteration` is our own code in the training thread, waits for the plan apart, most of any rank. The
-manager's CPU is a process of its own and given apart.
+`our_us_per_iteration` is our own code on a rank, most of any rank, by the processor time of the training thread inside
+it and of rank 0's relay: waits, for the plan or for a core that others take, are apart. `wall_us` is the time that
+passes in our code in the training thread, waits for the plan alone apart: all-reduce runs on the same core meanwhile.
+The manager's CPU is a process of its own and given apart.
 """
 
 import argparse
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -27,22 +30,48 @@ EPOCH_BLOCKS = 10
 WARM_UP_BLOCKS = EPOCH_BLOCKS
 
 
-class Meter:
-    """Adds up the time inside some functions of ours."""
+Both = np.ndarray[tuple[int], np.dtype[np.float64]]
+"""Seconds on the wall and of this thread's processor time."""
 
-    def __init__(self) -> None:
-        self.total_s = self.waited_s = 0.0
+
+def _now_s() -> Both:
+    return np.array([time.perf_counter(), time.thread_time()])
+
+
+class Meter:
+    """Adds up the time inside some functions of ours, and what the relay's thread takes."""
+
+    def __init__(self, relay: threading.Thread | None) -> None:
+        self._relay = relay
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from now on."""
+        self.total_s, self.waited_s = np.zeros(2), np.zeros(2)
+        self._relay_from_s = self._relay_s()
+
+    def _relay_s(self) -> float:
+        if self._relay is None or self._relay.ident is None:
+            return 0.0
+        return time.clock_gettime(time.pthread_getcpuclockid(self._relay.ident))
+
+    def figures_us(self, iterations: int) -> dict[str, float]:
+        """An iteration."""
+        wall_s, cpu_s = self.total_s - self.waited_s
+        relay_s = self._relay_s() - self._relay_from_s
+        seconds = {"our_us": cpu_s + relay_s, "relay_us": relay_s, "wall_us": wall_s}
+        return {name: 1e6 * float(each_s) / iterations for name, each_s in seconds.items()}
 
     def wrap(self, owner: Any, name: str, wait: bool = False) -> None:
         """Count what this attribute takes, as a wait inside other counted code where `wait`."""
         inner = getattr(owner, name)
 
         def timed(*arguments: Any, **named: Any) -> Any:
-            began_s = time.perf_counter()
+            began_s = _now_s()
             try:
                 return inner(*arguments, **named)
             finally:
-                spent_s = time.perf_counter() - began_s
+                spent_s = _now_s() - began_s
                 self.total_s += 0.0 if wait else spent_s
                 self.waited_s += spent_s if wait else 0.0
 
@@ -56,8 +85,8 @@ def worker(arguments: argparse.Namespace) -> None:
     plain, balanced = workers.model(), workers.model()
     plain_loader: DataLoader = DataLoader(data, arguments.batch, sampler=DistributedSampler(data))
     balanced, loader = balance(balanced, DataLoader(data, arguments.batch, sampler=DistributedSampler(data)))
-    meter = Meter()
     follower = loader.balancer.follower
+    meter = Meter(follower.channel if isinstance(follower.channel, threading.Thread) else None)
     meter.wrap(follower.channel, "vector", wait=True)
     for name in ("draw", "drawn", "reduced", "reduction"):
         meter.wrap(follower, name)
@@ -68,11 +97,11 @@ def worker(arguments: argparse.Namespace) -> None:
     lanes = (("off", plain, _batches(plain_loader)), ("on", balanced, _batches(loader)))
     for block in range(arguments.blocks + WARM_UP_BLOCKS):
         if block == WARM_UP_BLOCKS:
-            meter.total_s = meter.waited_s = 0.0
+            meter.reset()
             manager_s = -_manager_s(loader)
         for name, ddp, batches in lanes:
             times[name].append(_block(ddp, batches))
-    ours_us = 1e6 * (meter.total_s - meter.waited_s) / (arguments.blocks * BLOCK)
+    ours_us = meter.figures_us(arguments.blocks * BLOCK)
     manager_s += _manager_s(loader)
     everything = workers.gather((times, ours_us))
     if rank == 0:
@@ -110,7 +139,7 @@ def figures(run: dict[str, Any]) -> dict[str, Any]:
     return {
         "ratio": float(np.median(ratios)),
         "interval_95": workers.interval_95(ratios),
-        "our_us": max(ours for _, ours in run["ranks"]),
+        **{name: max(ours[name] for _, ours in run["ranks"]) for name in run["ranks"][0][1]},
         "manager_us": run["manager_us"],
         "iteration_ms": 1e3 * statistics.median(times["off"][WARM_UP_BLOCKS:]),
     }

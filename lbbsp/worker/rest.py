@@ -11,7 +11,11 @@ from lbbsp.protocol import MOST_TOGETHER
 from lbbsp.worker.vector import IntArray, Vector
 
 CALM_AFTER = 100
-"""Reductions with equal sizes after which a fresh plan is not worth a wait at each draw."""
+"""Reductions with equal sizes after which a fresh plan is not worth a wait at each draw ..."""
+APART_COSTS = 10
+"""... where each with other sizes takes so many of them back, so that a moment's doubt is soon forgotten ..."""
+MOST_EQUAL = 130
+"""... and no more than these are remembered."""
 REST_S = 0.4
 """Sizes may follow so much later, and reports be held back so long."""
 NEVER = -1
@@ -28,11 +32,12 @@ class Rests:
     def __init__(self, equal: IntArray) -> None:
         self._equal = equal
         self._equal_for = self._apart_for = 0
+        self._still = False
 
     @property
     def calm(self) -> bool:
         """Whether sizes have been equal for so long that nobody waits for plans."""
-        return self._equal_for >= CALM_AFTER
+        return self._still and self._equal_for >= CALM_AFTER
 
     def reduction(self, drawn: bool) -> None:
         """A reduction; whether a draw lay between it and the one before."""
@@ -40,8 +45,9 @@ class Rests:
 
     def sent(self, vector: Vector) -> None:
         """These sizes are those of the newest message."""
-        still = vector.beta_ppm == WHOLE_PPM and np.array_equal(vector.sizes, self._equal)
-        self._equal_for = self._equal_for + 1 if still else 0
+        self._still = vector.beta_ppm == WHOLE_PPM and np.array_equal(vector.sizes, self._equal)
+        count = self._equal_for + (1 if self._still else -APART_COSTS)
+        self._equal_for = min(max(0, count), MOST_EQUAL)
 
     def after(self, old: Vector, reductions_left: int, iteration_s: float, together: int) -> int:
         """The rest that the message after `old` may open.

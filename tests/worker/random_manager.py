@@ -156,7 +156,8 @@ class ScriptedManager(threading.Thread):
                 self._take_report(peer, message)
             case Reports():
                 for report in message.reports:
-                    self._take_report(peer, report)
+                    if self._back_s is None:  # it may die over one of them
+                        self._take_report(peer, report)
             case Bye():
                 self.byes.append(message)
 

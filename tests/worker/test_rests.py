@@ -8,7 +8,7 @@ from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import MOST_TOGETHER
 from lbbsp.worker import rest
 from lbbsp.worker.channel import held_back
-from lbbsp.worker.rest import CALM_AFTER, NEVER, REST_S, Rests
+from lbbsp.worker.rest import CALM_AFTER, MOST_EQUAL, NEVER, REST_S, Rests
 from lbbsp.worker.vector import Vector, pack, unpack
 
 EQUAL = Bounds(8, np.zeros(2), np.full(2, 8), 1).equal()
@@ -41,6 +41,21 @@ def test_nobody_rests_before_sizes_have_long_been_equal_or_when_they_are_no_long
     rests = calm()
     rests.sent(Vector(EQUAL, beta_ppm=500_000))
     assert opened(rests) == NEVER, "parts are claimed"
+
+
+def test_a_moment_s_other_sizes_are_soon_forgotten_and_lasting_ones_are_not() -> None:
+    rests = calm()
+    for _ in range(MOST_EQUAL):
+        rests.sent(Vector(EQUAL))
+    rests.sent(Vector(OTHER))
+    assert not rests.calm, "while they are in force nobody rests"
+    rests.sent(Vector(EQUAL))
+    assert rests.calm
+    for _ in range(CALM_AFTER):
+        rests.sent(Vector(OTHER))
+    for _ in range(CALM_AFTER - 1):
+        rests.sent(Vector(EQUAL))
+    assert not rests.calm
 
 
 def test_loops_with_several_reductions_to_a_draw_do_not_rest() -> None:
