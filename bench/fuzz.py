@@ -23,7 +23,7 @@ import psutil
 import zmq
 from mutations import BROKEN, mutated
 
-from lbbsp.protocol import UNREADABLE, Bye, Hello, Look, Plan, Report, Reports, ToManager, decode_to_manager, encode
+from lbbsp.protocol import UNREADABLE, Bye, Hello, Look, Plan, Report, ToManager, decode_to_manager, encode
 from lbbsp.service.job import sizer_maker
 from lbbsp.service.keys import make_client, make_server
 from lbbsp.service.table import JobTable
@@ -181,15 +181,8 @@ class Attacker:
                 return encode(Bye(**ids, rank=rank))
             case _:
                 self.iteration += dice.random() < 0.1
-                return encode(self._reports(ids, rank))
-
-    def _reports(self, ids: dict[str, str], rank: int) -> Report | Reports:
-        """One, or several in one frame."""
-        several = [
-            Report(**ids, rank=rank, iteration=self.iteration + k, samples=32, own_time_s=self.dice.uniform(0.01, 1.0))
-            for k in range(self.dice.choice((1, 1, 8)))
-        ]
-        return several[0] if len(several) == 1 else Reports(reports=tuple(several))
+                own_s = dice.uniform(0.01, 1.0)
+                return encode(Report(**ids, rank=rank, iteration=self.iteration, samples=32, own_time_s=own_s))
 
     def send(self, frame: bytes) -> None:
         """Send, waiting for room; answers are thrown away."""

@@ -15,7 +15,7 @@ OLDEST = max(1, PROTOCOL - 1)
 MAX_RANKS = 65_536
 MAX_SAMPLES = 2**31 - 1
 MOST_TOGETHER = 8
-"""Reports of a rank that may come at once."""
+"""Iterations that a report may be of, or that a rank may tell of at once."""
 MAX_FRAME_BYTES = 16_384
 """To the manager; whoever sends a longer one is hung up on. The longest hello has about 4 KiB."""
 LANE = r"\A(lbbsp-[0-9a-f]{32})?\Z"
@@ -58,7 +58,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 
 
 class Report(Message, frozen=True, kw_only=True, tag="report"):
-    """Worker to manager, once an iteration, when its last gradient is ready; where nothing changes several at once."""
+    """Worker to manager, once an iteration, when its last gradient is ready; where nothing changes once in several."""
 
     rank: Rank
     iteration: Iteration
@@ -89,15 +89,11 @@ class Report(Message, frozen=True, kw_only=True, tag="report"):
     phases_s: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e6)], ...], Meta(max_length=8)] = ()
     """Of own_time_s: from the draws to the forward passes, forward, backward; empty in iterations not looked at."""
     together: Annotated[int, Meta(ge=1, le=MOST_TOGETHER)] = 1
-    """The most reports that this rank sends at once: other ranks' of this iteration may come so much later."""
+    """The most iterations that this rank tells of at once: other ranks' reports of this one may come so much later."""
+    iterations: Annotated[int, Meta(ge=1, le=MOST_TOGETHER)] = 1
+    """It is of so many, alike, the last of which is `iteration`: times and costs are their means."""
     held_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     """How long it was held back for that."""
-
-
-class Reports(msgspec.Struct, frozen=True, kw_only=True, tag="reports"):
-    """Worker to manager, where its welcome takes several `together`: each as if it had come alone, in this order."""
-
-    reports: Annotated[tuple[Report, ...], Meta(min_length=1, max_length=MOST_TOGETHER)]
 
 
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):
@@ -133,7 +129,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     answer: Annotated[bytes, Meta(max_length=64)] = b""
     """... and the first packet from there: the lane is open."""
     together: Annotated[int, Meta(ge=1, le=MOST_TOGETHER)] = 1
-    """The most reports that may come at once, where nothing changes."""
+    """The most iterations that a report may be of, where nothing changes."""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
@@ -211,7 +207,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, tag="seen"):
     thresholds: dict[str, float] = {}
 
 
-ToManager = Hello | Report | Reports | Bye | Look
+ToManager = Hello | Report | Bye | Look
 ToWorker = Welcome | Refused | Unknown | Plan
 
 encode = msgspec.msgpack.Encoder().encode

@@ -39,3 +39,5 @@ class Straggler:
     detectors: tuple[str, ...]
     diagnosis: Diagnosis
     lasting: bool = False
+    explained: int = -1
+    """Iteration when its cause was last looked for."""

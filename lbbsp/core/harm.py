@@ -41,12 +41,17 @@ class DoNoHarm:
         self._asked = _GAIN
         self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW)
 
-    def judge(self, balanced_s: Array, equal_s: Array) -> bool:
-        """Add one iteration: own times, (ranks,), NaN = unknown, under both. True when the verdict changed."""
+    def judge(self, balanced_s: Array, equal_s: Array, iterations: int = 1) -> bool:
+        """Add one iteration, or so many alike: own times, (ranks,), NaN = unknown, under both.
+
+        Returns:
+            True when the verdict changed.
+        """
         if not (np.isfinite(balanced_s).any() and np.isfinite(equal_s).any()):
             return False
-        self._window.append(self._tamed(float(np.nanmax(balanced_s)), float(np.nanmax(equal_s))))
-        self._asked = max(_GAIN, self._asked * _FORGIVE)
+        newest = float(np.nanmax(balanced_s)), float(np.nanmax(equal_s))
+        self._window.extend([self._tamed(*newest)] * (1 if self._may_be_one(max(newest), iterations) else iterations))
+        self._asked = max(_GAIN, self._asked * _FORGIVE**iterations)
         share = self.saved_share() * len(self._window) / WINDOW
         lost = self.balanced and share <= -_LOSS
         if not (lost or (self._idle() if self.balanced else share > self._asked)):
@@ -62,12 +67,18 @@ class DoNoHarm:
         apart = [(balanced_s, equal_s) for balanced_s, equal_s in self._window if balanced_s != equal_s]
         return len(self._window) == WINDOW and len(apart) >= _APART and _saved(apart) < _WORTH_IT
 
+    def _may_be_one(self, mean_s: float, iterations: int) -> bool:
+        """Whether a single iteration, far longer than usual, may have made the mean of several what it is."""
+        return bool(self._window) and mean_s > self._usual_s() * (_LONGEST + iterations - 1) / iterations
+
+    def _usual_s(self) -> float:
+        return median(equal for _, equal in self._window)
+
     def _tamed(self, balanced_s: float, equal_s: float) -> tuple[float, float]:
         """One iteration that was far longer than usual tells no more than a few usual ones."""
         if not self._window:
             return balanced_s, equal_s
-        usual_s = median(equal for _, equal in self._window)
-        share = min(1.0, _LONGEST * usual_s / max(balanced_s, equal_s))
+        share = min(1.0, _LONGEST * self._usual_s() / max(balanced_s, equal_s))
         return share * balanced_s, share * equal_s
 
     def saved_share(self) -> float:

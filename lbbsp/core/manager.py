@@ -89,7 +89,7 @@ class BatchSizeManager:
     def report(
         self, rank: int, iteration: int, samples: int, own_time_s: float, *, draws: int = 1, wait_s: float = 0.0,
         settled: bool = True, sensors: Sequence[float] = (), max_samples: int = 0, claimed: int = 0,
-        input_s: float = 0.0, fixed_s: float = 0.0, together: int = 1,
+        input_s: float = 0.0, fixed_s: float = 0.0, together: int = 1, iterations: int = 1,
     ) -> PlanMade | None:  # fmt: skip
         """Take one rank's report of one iteration; a plan where it closes an iteration.
 
@@ -106,13 +106,14 @@ class BatchSizeManager:
             claimed: of the samples, those that no plan gave it.
             fixed_s: what each of its micro-batches costs beside the samples; 0: not known.
             input_s: of own_time_s, the wait for the loader.
-            together: the most reports that this rank sends at once.
+            together: the most iterations that this rank tells of at once.
+            iterations: those that times are the means of, `iteration` the last of them.
 
         Raises:
             RejectedReport: it is malformed, stale, a duplicate or absurd; nothing changed.
         """
         closed = self._inbox.add(
-            rank, iteration, samples, own_time_s, draws, wait_s, settled, sensors, input_s, together
+            rank, iteration, samples, own_time_s, draws, wait_s, settled, sensors, input_s, together, iterations
         )
         self.limits.say(rank, max_samples)
         self.claiming.say(rank, claimed, fixed_s)
@@ -130,14 +131,15 @@ class BatchSizeManager:
 
     @property
     def due(self) -> bool:
-        """Whether bookkeeping should wait no longer: sizes changed lately, or several iterations have piled up.
+        """Whether bookkeeping should wait no longer: sizes changed lately, or several iterations came or have piled up.
 
         While sizes stay there is little to learn, and several iterations at once find the caches warm.
         """
         if self.newest is None or not self._behind:
             return False
+        several = self.newest[0].iterations > 1 or len(self._behind) >= MOST_BEHIND
         still = self.newest[0].iteration - self._changed_at > self._horizon + 1
-        return not still or len(self._behind) >= MOST_BEHIND or self.job.bounds.world_size > MANY_RANKS
+        return not still or several or self.job.bounds.world_size > MANY_RANKS
 
     def train(self, more: Callable[[], bool]) -> None:
         """Let the predictor spend spare time in small steps, while more() is true."""
@@ -279,10 +281,10 @@ class BatchSizeManager:
             self._meter.expect(gathered.iteration, made.sizes)
         self._fit.learn(gathered.iteration, np.where(gathered.claimed > 0, np.nan, samples), time_s)
         if planned is not None:
-            self._judge(samples, time_s, *planned)
+            self._judge(samples, time_s, *planned, gathered.iterations)
 
-    def _judge(self, samples: Array, time_s: Array, balanced: IntArray, in_force: bool) -> None:
-        """Compare balanced with equal sizes over this iteration, unless it was a short last one."""
+    def _judge(self, samples: Array, time_s: Array, balanced: IntArray, in_force: bool, iterations: int) -> None:
+        """Compare balanced with equal sizes over so many iterations, unless it was a short last one."""
         total = samples.sum()
         short = np.isfinite(total) and total != self.job.bounds.global_batch
         if short or np.isnan(self._speeds).any():
@@ -293,7 +295,7 @@ class BatchSizeManager:
         time_s = np.where(missing, forecast_s, time_s)
         equal_s = self._fit.rescaled_s(time_s, samples, self._equal)
         balanced_s = time_s if in_force else self._fit.rescaled_s(time_s, samples, balanced)
-        self._harm.judge(balanced_s, equal_s)
+        self._harm.judge(balanced_s, equal_s, iterations)
 
     def _publish(self, iteration: int) -> PlanMade:
         in_force = self._harm.balanced and not self._observe_only

@@ -19,6 +19,8 @@ FAR_AHEAD = 1000
 """Iterations beyond the newest closed one that a report may be of."""
 MOST_OPEN = 8
 """Iterations gathered at once; beyond it the one with the fewest reports is dropped. More with `together`."""
+FOLLOWS = 16
+"""A report of an iteration this near behind the newest closed one proves that what is missing before it is lost."""
 ABSURD_FACTOR = 1e4
 """An own time that differs more than this from the rank's last one is absurd."""
 ABSURD_IN_A_ROW = 20
@@ -50,6 +52,8 @@ class Gathering:
 
     def __init__(self, iteration: int, ranks: int, sensors: int) -> None:
         self.iteration = iteration
+        self.iterations = 1
+        """Those that reports of this one are the means of, this one the last of them."""
         self.count = 0
         self.samples: Array = np.full(ranks, np.nan)
         """A draw's samples, averaged over the draws of the iteration."""
@@ -94,11 +98,12 @@ class Inbox:
 
     def add(
         self, rank: int, iteration: int, samples: int, own_time_s: float, draws: int, wait_s: float, settled: bool,
-        sensors: Sequence[float], input_s: float = 0.0, together: int = 1,
+        sensors: Sequence[float], input_s: float = 0.0, together: int = 1, iterations: int = 1,
     ) -> list[Gathering]:  # fmt: skip
         """Take one report; the iterations that it closes, oldest first.
 
-        An iteration that lacks reports waits for as many more as any rank sends `together`.
+        An iteration that lacks reports waits for as many more as any rank sends `together`. A report of several
+        `iterations` counts for the last of them, and for those before that other ranks have reported.
 
         Raises:
             RejectedReport: nothing was taken.
@@ -109,18 +114,32 @@ class Inbox:
             self._check_usual(rank, own_time_s / draws)
         if together > 1 or self._together:
             self._say_together(rank, together)
-        open_ = self._open.get(iteration) or self._begin(iteration)
-        open_.heard[rank] = 1
-        open_.count += 1
-        open_.samples[rank] = samples / draws
-        open_.time_s[rank] = own_time_s / draws
-        open_.draws[rank] = draws
-        open_.wait_s[rank] = wait_s
-        open_.input_s[rank] = min(input_s, own_time_s) / draws
-        open_.settled[rank] = settled
-        if self._sensors:
-            open_.sensors[rank] = sensors
-        return self._close(open_)
+        closed: list[Gathering] = []
+        for number in self._meant(rank, iteration, iterations):
+            open_ = self._open.get(number) or self._begin(number)
+            open_.iterations = max(open_.iterations, iterations)
+            open_.heard[rank] = 1
+            open_.count += 1
+            open_.samples[rank] = samples / draws
+            open_.time_s[rank] = own_time_s / draws
+            open_.draws[rank] = draws
+            open_.wait_s[rank] = wait_s
+            open_.input_s[rank] = min(input_s, own_time_s) / draws
+            open_.settled[rank] = settled
+            if self._sensors:
+                open_.sensors[rank] = sensors
+            closed += self._close(open_)
+        return closed
+
+    def _meant(self, rank: int, iteration: int, iterations: int) -> Sequence[int]:
+        """What a report is good for, oldest first."""
+        if iterations == 1:
+            return (iteration,)
+        before = range(iteration - iterations + 1, iteration)
+        return [
+            *(number for number in before if number in self._open and not self._open[number].heard[rank]),
+            iteration,
+        ]
 
     def _check_values(
         self, rank: int, samples: int, own_time_s: float, draws: int, wait_s: float, sensors: Sequence[float]
@@ -198,11 +217,16 @@ class Inbox:
         if not complete and len(self._open) == 1:
             return []
         more = self._at_once - 1
-        follows = self.closed is not None and newest.iteration <= self.closed + 2 + more
+        follows = self.closed is not None and newest.iteration <= self.closed + FOLLOWS
         if not (complete or follows or 2 * newest.count > self._ranks):
             return []
         limit = newest.iteration + (1 if complete else -more)
         over = [self._open.pop(number) for number in sorted(self._open) if number < limit]
+        before = self.closed
+        for each in over:  # where groups of ranks overlap, each iteration counts once
+            if before is not None:
+                each.iterations = min(each.iterations, each.iteration - before)
+            before = each.iteration
         if over:
             self.closed = over[-1].iteration
             for rank in [rank for rank in self._together if not over[-1].heard[rank]]:

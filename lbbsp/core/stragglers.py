@@ -176,6 +176,7 @@ class Stragglers:
         detectors = self._by(rank)
         first = int(min(since)) if since else self.iteration
         found = Straggler(rank, first, float(self.slowdown[rank]), detectors, self._diagnose(rank, first, detectors))
+        found.explained = first
         self.flagged[rank] = found
         return self._event(Change.RAISED, found)
 
@@ -185,8 +186,9 @@ class Stragglers:
     def _explain(self, flagged: Iterable[Straggler]) -> list[Event]:
         """Look at flagged ranks again, each now and then; say so once a cause is found."""
         events: list[Event] = []
-        due = [one for one in flagged if (self.iteration - one.since) % EXPLAIN_EVERY == 0 or self._silent[one.rank]]
+        due = [one for one in flagged if self.iteration - one.explained >= EXPLAIN_EVERY or self._silent[one.rank]]
         for one in due[:MOST_EXPLAINED]:
+            one.explained = self.iteration
             one.detectors, one.slowdown = self._by(one.rank), float(self.slowdown[one.rank])
             one.lasting = self.iteration - one.since >= LASTING
             before = one.diagnosis

@@ -27,6 +27,7 @@ from lbbsp.service.lanes import Lanes, open_lanes
 from lbbsp.service.latency import Latency
 from lbbsp.service.memory import MemoryGuard
 from lbbsp.service.options import ManagerOptions
+from lbbsp.service.parent import open_end_of, orphaned
 from lbbsp.service.record import Recorder
 from lbbsp.service.router import Incoming, Router
 from lbbsp.service.spare import Spare
@@ -41,6 +42,7 @@ BATCH = 256
 """Frames taken before signals and the clock are looked at again."""
 TICK_S = 1.0
 PARENT_TICK_S = 0.2
+PARENT_GONE = "the end of its parent"
 STUCK_S = 10.0
 """A loop that has not ticked for this long does not serve."""
 
@@ -69,6 +71,7 @@ class Daemon:
         self._watch = Watch(table, options.on_straggler)
         self._clock = clock
         self._parent = options.parent
+        self._parents_end = open_end_of(options.parent)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._guests = None if options.keys is None else options.keys.guests
         self._doorman = None if self._guests is None else Doorman(self._context, self._guests)
@@ -96,7 +99,7 @@ class Daemon:
         """Serve until a signal or the parent's end; returns which."""
         self._install_signals()
         poller = self._poller()
-        tick_s = TICK_S if self._parent is None else PARENT_TICK_S
+        tick_s = PARENT_TICK_S if self._parent is not None and self._parents_end is None else TICK_S
         tick_due_s = self._clock()
         while self._stopped_by is None:
             ready = dict(poller.poll(math.ceil(1e3 * max(0.0, tick_due_s - self._clock()))))
@@ -104,6 +107,8 @@ class Daemon:
                 self._doorman.answer()
             if self.desk.bell.fileno() in ready:
                 self.desk.answer()
+            if self._parents_end in ready:
+                self._stopped_by = PARENT_GONE
             self._serve()
             self._spare.spend()
             now_s = self._clock()
@@ -130,6 +135,8 @@ class Daemon:
     def close(self) -> None:
         """Free the port."""
         self.desk.close()
+        if self._parents_end is not None:
+            os.close(self._parents_end)
         self._wake.close()
         self._waker.close()
         if self._lanes is not None:
@@ -204,8 +211,8 @@ class Daemon:
             self._guests.refresh()
         if self._lanes is not None:
             self._lanes.tick()
-        if self._parent is not None and os.getppid() != self._parent:
-            self._stopped_by = "the end of its parent"
+        if self._parent is not None and orphaned(self._parent):
+            self._stopped_by = PARENT_GONE
         return self._memory.look(now_s)
 
     def _poller(self) -> zmq.Poller:
@@ -215,6 +222,8 @@ class Daemon:
         poller.register(self.desk.bell, zmq.POLLIN)
         if self._lanes is not None:
             poller.register(self._lanes.fileno(), zmq.POLLIN)
+        if self._parents_end is not None:
+            poller.register(self._parents_end, zmq.POLLIN)
         if self._doorman is not None:
             poller.register(self._doorman.socket, zmq.POLLIN)
         return poller

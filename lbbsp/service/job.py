@@ -65,17 +65,19 @@ class Job:
         past: what is left of it from before, in a journal or from a moment ago.
         first_version: plans count from here where the past tells nothing higher.
         detectors: of slow ranks, by name.
+        together: iterations that ranks may tell of in one report, where nothing changes.
     """
 
     def __init__(
         self, name: str, make_sizer: MakeSizer, now_s: float, sensors_every: int = 1, past: PastJob | None = None,
-        first_version: int = 0, detectors: tuple[str, ...] = DEFAULT,
+        first_version: int = 0, detectors: tuple[str, ...] = DEFAULT, together: int = MOST_TOGETHER,
     ) -> None:  # fmt: skip
         self.name = name
         self.live: Live | None = None
         self.heard_s = now_s
         self._make_sizer = make_sizer
         self._sensors_every, self._detectors = sensors_every, detectors
+        self._together = together
         self._rosters: dict[str, Roster] = {}
         self._before = past
         """What is left of the incarnation before the one to come; None where that one runs, or there is none."""
@@ -135,7 +137,7 @@ class Job:
     def _gather(self, incarnation: str) -> Roster:
         roster = self._rosters.get(incarnation)
         if roster is None:
-            roster = self._rosters[incarnation] = Roster(self._sensors_every)
+            roster = self._rosters[incarnation] = Roster(self._sensors_every, self._together)
             waiting = [name for name in self._rosters if not self.running(name)]
             if len(waiting) > MAX_GATHERING:
                 del self._rosters[waiting[0]]
@@ -229,7 +231,7 @@ def _verdict(roster: Roster, rank: int, changed: bool) -> Reply:
         rank=rank,
         protocol=spoken(hello),
         sensors_every=roster.sensors_every,
-        together=MOST_TOGETHER,
+        together=roster.together,
     )
     return roster.peers[rank], welcome
 

@@ -98,6 +98,7 @@ class Live:
             fixed_s=report.fixed_s,
             input_s=report.input_s,
             together=report.together,
+            iterations=report.iterations,
         )
         self.silence.heard(report.rank, report.iteration, now_s)
         self.newest_iteration = max(self.newest_iteration, report.iteration)

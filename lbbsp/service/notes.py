@@ -26,11 +26,12 @@ class Notes:
 
     def take_in(self, report: Report) -> None:
         """Keep what a sound report says of a sample's cost and of the parts of a draw's own time."""
-        if report.cost:
-            self._row(self._cost, report.iteration, (self._ranks,))[report.rank] = report.cost / max(1, report.samples)
-        if len(report.phases_s) == PHASES:
+        of = range(max(0, report.iteration - report.iterations + 1), report.iteration + 1)
+        for iteration in of if report.cost else ():
+            self._row(self._cost, iteration, (self._ranks,))[report.rank] = report.cost / max(1, report.samples)
+        for iteration in of if len(report.phases_s) == PHASES else ():
             phases_s = np.divide(report.phases_s, report.draws)
-            self._row(self._phases_s, report.iteration, (self._ranks, PHASES))[report.rank] = phases_s
+            self._row(self._phases_s, iteration, (self._ranks, PHASES))[report.rank] = phases_s
 
     def of(self, iteration: int) -> tuple[Array | None, Array | None]:
         """Costs (ranks,) and parts (ranks, 3) of an iteration that has closed, once; None where nothing was told."""

@@ -10,9 +10,11 @@ from lbbsp.service.agreement import disagreement
 class Roster:
     """Ranks of one incarnation as they say hello, in any order, again if they like."""
 
-    def __init__(self, sensors_every: int = 1) -> None:
+    def __init__(self, sensors_every: int = 1, together: int = 1) -> None:
         self.sensors_every = sensors_every
         """Iterations between readings of sensors that the job's ranks are asked for."""
+        self.together = together
+        """Iterations that they may tell of in one report."""
         self.hellos: dict[int, Hello] = {}
         self.peers: dict[int, bytes] = {}
         self.impossible: str | None = None

@@ -18,7 +18,7 @@ LINE_EVERY_S = 60.0
 SHOWN_IN_FULL = 16
 OBSERVED_ITERATIONS = 100
 MODES = {
-    "equal": "equal sizes would have won lately: back to the equal split, until balancing would win again",
+    "equal": "equal sizes would have done as well lately or better: back to the equal split, until balancing would win",
     "balanced": "balanced sizes would have won lately: balancing again",
 }
 """What a change of JobStats.mode means."""

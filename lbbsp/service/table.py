@@ -12,15 +12,15 @@ import msgspec
 from lbbsp.core.detectors import DEFAULT
 from lbbsp.core.manager import RejectedReport
 from lbbsp.protocol import (
+    MOST_TOGETHER,
     PROTOCOL,
     UNREADABLE,
     Bye,
     Hello,
     Look,
-    Plan,
     Refused,
     Report,
-    Reports,
+    ToManager,
     Unknown,
     Welcome,
     decode_to_manager,
@@ -41,9 +41,6 @@ MAX_PEERS_REMINDED = 4_096
 REMIND_EVERY_S = 0.2
 FORGET_AFTER_S = 86_400.0
 """A job that nobody speaks for is forgotten after this time."""
-
-One = Hello | Report | Bye | Look
-"""What a frame holds one of, or several reports."""
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -82,7 +79,7 @@ class JobTable:
         self.detectors = DEFAULT
         """Of slow ranks, by name, in jobs to come."""
         self.tap: Callable[[Live, Report, float], None] | None = None
-        """Hears of each report that a running job took, with the time: a recorder."""
+        """Hears of each report that a running job took, with the time: a recorder. It wants each iteration's own."""
         self._make_sizer = make_sizer
         self._sensors_every = sensors_every
         self._admission = admission or Admission()
@@ -96,19 +93,13 @@ class JobTable:
             message = decode_to_manager(frame)
         except UNREADABLE as error:
             return self._unreadable(peer, frame, str(error), caller)
-        if not isinstance(message, Reports):
-            return self._guarded(peer, message, now_s, caller)
-        replies = [self._guarded(peer, report, now_s, caller) for report in message.reports]
-        return _newest_plans([reply for some in replies for reply in some])
-
-    def _guarded(self, peer: bytes, message: One, now_s: float, caller: Caller) -> list[Reply]:
         try:
             return self._dispatch(peer, message, now_s, caller)
         except Exception as error:  # a fault of ours: counted, and logged with its trace the first time
             self._fault(message.job, error)
             return []
 
-    def _dispatch(self, peer: bytes, message: One, now_s: float, caller: Caller) -> list[Reply]:
+    def _dispatch(self, peer: bytes, message: ToManager, now_s: float, caller: Caller) -> list[Reply]:
         if not caller.may(message.job) and not (isinstance(message, Look) and not message.job):
             self.rejections.add("", "another's job", f"key {caller.name!r} speaks for job {message.job!r}")
             return not_theirs(peer, message, caller)
@@ -199,7 +190,7 @@ class JobTable:
         if job is None:
             job = self.jobs[hello.job] = Job(
                 hello.job, self._make_sizer, now_s, self._sensors_every, self.past.take(hello.job), self.first_version,
-                self.detectors,
+                self.detectors, 1 if self.tap is not None else MOST_TOGETHER,
             )  # fmt: skip
             self._admission.opened(hello.job, opener)
         before = job.live
@@ -248,9 +239,3 @@ class JobTable:
             return []
         reason = f"the hello can't be read ({why}); it speaks protocol {envelope.protocol}, this manager {PROTOCOL}"
         return [(peer, Refused(job=envelope.job, incarnation=envelope.incarnation, reason=reason))]
-
-
-def _newest_plans(replies: list[Reply]) -> list[Reply]:
-    """Of the plans that several reports made, the last one of each job alone is worth sending."""
-    last = {reply.job: place for place, (_, reply) in enumerate(replies) if isinstance(reply, Plan)}
-    return [each for place, each in enumerate(replies) if last.get(getattr(each[1], "job", ""), place) == place]

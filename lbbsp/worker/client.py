@@ -13,7 +13,6 @@ import msgspec
 import zmq
 
 from lbbsp.protocol import (
-    MAX_FRAME_BYTES,
     UNREADABLE,
     Bye,
     Hello,
@@ -21,7 +20,6 @@ from lbbsp.protocol import (
     Plan,
     Refused,
     Report,
-    Reports,
     ToWorker,
     Unknown,
     Welcome,
@@ -30,6 +28,7 @@ from lbbsp.protocol import (
 )
 from lbbsp.worker.lane import Invitation, Lane, open_lane
 from lbbsp.worker.line import CurveKeys, events, open_line, wait_readable
+from lbbsp.worker.merged import merged
 
 __all__ = ["Client", "CurveKeys"]
 
@@ -71,7 +70,7 @@ class Client:
         self.refused: str | None = None
         """Why the manager won't have us; None while it would."""
         self.together = 1
-        """Reports that the manager takes at once."""
+        """Iterations that the manager lets a report be of."""
         self.sensors_every = 1
         """Iterations between readings of sensors that the manager asks for."""
         self.dropped = 0
@@ -134,8 +133,9 @@ class Client:
 
         Args:
             report: of the newest iteration.
-            later: it may wait for those that follow, at most HOLD_S, where the manager takes several at once ...
-            together: ... of which the most come at once.
+            later: it may wait for those that follow, at most HOLD_S, and be merged with them, where the manager
+                takes reports of several iterations ...
+            together: ... and of how many at most.
         """
         self._newest_reported = max(self._newest_reported, report.iteration)
         together = min(together, self.together)
@@ -145,7 +145,7 @@ class Client:
                 self.flush()
             return
         self.flush()
-        self._say_reports([report])
+        self._report(report)
 
     @property
     def holds(self) -> bool:
@@ -158,32 +158,23 @@ class Client:
             return
         held, self._held = self._held, []
         now_s = self._clock()
-        reports = [msgspec.structs.replace(report, held_s=max(0.0, now_s - at_s)) for report, at_s in held]
-        self._say_reports(reports)
+        for report in merged([msgspec.structs.replace(report, held_s=max(0.0, now_s - at_s)) for report, at_s in held]):
+            self._report(report)
 
     def _urgent(self, report: Report) -> bool:
         """Whether the manager should know at once: held ones are old or many, or memory has another bound."""
         full = len(self._held) >= self.together or report.max_samples != self._told_samples
         return full or self._clock() - self._held[0][1] > HOLD_S or self.away
 
-    def _say_reports(self, reports: list[Report]) -> None:
-        """In one frame, where there are several and the manager takes them."""
+    def _report(self, report: Report) -> None:
         if not self._welcomed or self._clock() >= self._pump_due_s:
             self.pump()
-        self._told_samples = reports[-1].max_samples
-        if self._up and self._greeted and self.refused is None and self._send_reports(reports):
+        self._told_samples = report.max_samples
+        if self._up and self._greeted and self.refused is None and self._send(report):
             return
-        self.dropped += len(reports)
+        self.dropped += report.iterations
         if self._welcomed:
             self.pump()
-
-    def _send_reports(self, reports: list[Report]) -> bool:
-        if len(reports) == 1:
-            return self._send(reports[0])
-        frame = self._encoded(Reports(reports=tuple(reports)))
-        if frame is not None and len(frame) <= MAX_FRAME_BYTES and len(reports) <= self.together:
-            return self._send_frame(frame)
-        return all(self._send(report) for report in reports)
 
     def pump(self, timeout_s: float = 0.0) -> None:
         """Take what has come in, waiting up to timeout_s for it; say hello where it is due."""
@@ -236,18 +227,8 @@ class Client:
         self._hello_pause_s = min(2 * self._hello_pause_s, HELLO_EVERY_S[1])
 
     def _send(self, message: Message) -> bool:
-        frame = self._encoded(message)
-        return frame is not None and self._send_frame(frame)
-
-    def _encoded(self, message: Message | Reports) -> bytes | None:
         try:
-            return encode(message)
-        except TypeError as error:
-            log.warning("rank %d sent nothing: %s", self._hello.rank, error)
-            return None
-
-    def _send_frame(self, frame: bytes) -> bool:
-        try:
+            frame = encode(message)
             if self._lane is not None and self._lane.open and self._welcomed:
                 if self._lane.send(frame):
                     return True
@@ -255,6 +236,9 @@ class Client:
                 self._drop_lane()
             self.socket.send(frame, zmq.NOBLOCK)
         except zmq.ZMQError:
+            return False
+        except TypeError as error:
+            log.warning("rank %d sent nothing: %s", self._hello.rank, error)
             return False
         return True
 

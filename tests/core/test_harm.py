@@ -97,3 +97,28 @@ def test_one_pause_however_long_does_not_end_balanced_sizes_that_win(harm, longe
     assert not any(judge(harm, 1.5 * longest, longest))
     assert not any(judge(harm, 0.8, 1.0, WINDOW))
     assert harm.balanced
+
+
+@pytest.mark.parametrize("balanced_s", [0.97, 1.03, 0.999])
+def test_several_iterations_at_once_count_as_so_many(balanced_s):
+    together, singly = DoNoHarm(), DoNoHarm()
+    for _ in range(20):
+        together.judge(np.array([balanced_s]), np.array([1.0]), 7)
+        judge(singly, balanced_s, 1.0, 7)
+    assert together.balanced == singly.balanced
+    assert together.saved_share() == pytest.approx(singly.saved_share())
+
+
+@pytest.mark.parametrize("longest", [5.0, 10.0, 40.0])
+def test_one_pause_among_several_iterations_at_once_ends_no_equal_sizes(harm, longest):
+    judge(harm, 1.6, 1.0, 1)
+    assert not harm.balanced
+    judge(harm, 1.0, 1.0, WINDOW)
+    mean = (7.0 + longest) / 8.0
+    assert not harm.judge(np.array([0.8 * mean]), np.array([mean]), 8)
+
+
+def test_lasting_slowness_counts_however_many_iterations_come_at_once(harm):
+    judge(harm, 1.6, 1.0, 1)
+    judge(harm, 1.0, 1.0, WINDOW)
+    assert any(harm.judge(np.array([1.33]), np.array([2.0]), 8) for _ in range(6))

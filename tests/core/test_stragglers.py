@@ -10,6 +10,7 @@ from lbbsp.core.detectors import DEFAULT, DETECTORS, chosen, make
 from lbbsp.core.flags import LASTING
 from lbbsp.core.job import JobSpec
 from lbbsp.core.manager import BatchSizeManager
+from lbbsp.core.sight import Sight
 from lbbsp.core.sizing import Bounds
 from lbbsp.core.stragglers import Change, Stragglers
 from lbbsp.errors import ConfigError
@@ -239,3 +240,25 @@ def test_a_slow_rank_whose_share_was_cut_is_still_flagged():
     watcher, _ = managed_job(np.zeros(6), np.full(6, 1000.0), sizes, 90, lambda k: slow if k >= 60 else np.ones(6))
     for name in DETECTORS.keys() - {"forecast"}:
         assert np.flatnonzero(watcher.flags(name)).tolist() == [0], name
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 8])
+def test_a_flagged_rank_is_looked_at_again_whatever_iterations_are_seen(step):
+    stragglers = Stragglers(3)
+
+    def see(iteration: int, slow: float) -> None:
+        times, unknown = np.array([1.0, 1.0, slow]), np.full(3, np.nan)
+        some = np.zeros(3)
+        stragglers.see(
+            Sight(iteration, np.full(3, 64.0), times, times, np.ones(3), some, some, unknown, np.zeros((3, 0)))
+        )
+
+    for iteration in range(400):
+        see(iteration, 1.0)
+    for iteration in range(400, 412):
+        see(iteration, 2.0)
+    for start in range(step):
+        for iteration in range(412 + start + 1000 * start, 1000 + 1000 * start, step):
+            see(iteration, 4.0)
+        assert stragglers.flagged[2].slowdown == pytest.approx(stragglers.slowdown[2], rel=0.05)
+    assert stragglers.flagged[2].lasting

@@ -7,11 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from lbbsp.protocol import Bye, Hello, Plan, Refused, Report, Reports, Unknown, Welcome, encode
+from lbbsp.protocol import Bye, Hello, Plan, Refused, Report, Unknown, Welcome, encode
 from lbbsp.service import table as table_module
 from lbbsp.service.admission import Admission
 from lbbsp.service.job import MAX_GATHERING, sizer_maker
-from lbbsp.service.keys import Caller
 from lbbsp.service.rejections import MAX_KEYS, Rejections
 from lbbsp.service.table import FORGET_AFTER_S, JobTable
 
@@ -66,52 +65,22 @@ def test_hellos_come_in_any_order(table, order):
     assert run(table, [1000.0, 1000.0, 4000.0], 10).sizes == (15, 15, 60)
 
 
-def say_together(table: JobTable, reports, peer: bytes | None = None) -> list:
-    """Replies to reports in one frame."""
-    return table.handle(peer or peer_of(reports[0].rank), encode(Reports(reports=tuple(reports))), 0.0)
+def test_ranks_are_asked_for_each_iteration_s_own_report_where_it_is_recorded(table):
+    table.tap = lambda live, report, now_s: None
+    (welcome,) = say(table, hello(0))[peer_of(0)]
+    assert welcome.together == 1
 
 
-def test_reports_in_one_frame_count_as_if_each_had_come_alone_and_the_newest_plan_alone_is_sent(table):
+def test_a_report_of_several_iterations_makes_one_plan(table):
     for rank in range(WORLD):
         say(table, hello(rank))
     speeds = [1000.0, 1000.0, 4000.0]
-    for first in (0, 8):
+    for last in (8, 16):
         for rank, speed in enumerate(speeds):
-            replies = say_together(table, [report(rank, first + k, 30, speed, together=8) for k in range(8)])
-        ((peer, plan),) = replies
-        assert (peer, plan.based_on_iteration, plan.sizes) == (peer_of(0), first + 7, (15, 15, 60))
-    assert table.jobs["j"].live.plans == 16
-
-
-def test_a_bad_report_among_others_in_a_frame_is_rejected_alone(table):
-    for rank in range(WORLD):
-        say(table, hello(rank))
-    for rank in range(WORLD):
-        sound = [report(rank, k, 30, 1000.0, together=8) for k in range(3)]
-        foreign = msgspec.structs.replace(sound[0], job="another")
-        stolen = msgspec.structs.replace(sound[1], rank=(rank + 1) % WORLD, iteration=50)
-        replies = say_together(table, [sound[0], foreign, sound[1], sound[1], stolen, sound[2]])
-    plans = [reply for _, reply in replies if isinstance(reply, Plan)]
-    assert [plan.based_on_iteration for plan in plans] == [2]
-    counts = table.rejections.of("j")
-    assert (counts["duplicate"] + counts["stale"], counts["no hello"]) == (WORLD, WORLD)
-    assert table.rejections.of("another")["unknown incarnation"] == WORLD
-
-
-@pytest.mark.parametrize("count", [0, 9])
-def test_a_frame_of_no_reports_or_too_many_is_malformed(table, count):
-    say(table, hello(0))
-    assert say_together(table, [report(0, k, 30, 1000.0) for k in range(count)] or [], peer_of(0)) == []
-    assert table.rejections.of("")["malformed"] == 1
-
-
-def test_a_key_for_one_job_moves_no_other_by_a_frame_of_several_reports(table):
-    for rank in range(WORLD):
-        say(table, hello(rank))
-    mine = Caller(name="mine", job="other*")
-    frame = encode(Reports(reports=tuple(report(0, k, 30, 1000.0) for k in range(2))))
-    assert table.handle(peer_of(0), frame, 0.0, mine) == []
-    assert table.rejections.of("")["another's job"] == 2
+            heard = say(table, report(rank, last, 30, speed, together=8, iterations=8))
+        (plan,) = heard[peer_of(0)]
+        assert (plan.based_on_iteration, plan.sizes) == (last, (15, 15, 60))
+    assert table.jobs["j"].live.plans == 2
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -319,3 +288,20 @@ def test_detectors_see_each_iteration_of_reports_that_come_at_once(table):
     assert [sight.iteration for sight in seen] == list(range(5, 13))
     assert all((sight.phases_s[:, 0] == sight.iteration).all() for sight in seen), "each with what it was told"
     assert all((sight.cost == sight.iteration).all() for sight in seen)
+
+
+@pytest.mark.parametrize("ends", [(8, 8, 8), (7, 8, 8), (5, 8, 6)])
+def test_detectors_see_every_rank_s_cost_where_groups_end_at_different_iterations(table, ends):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    live = table.jobs["j"].live
+    seen, see = [], live.stragglers.see
+    live.stragglers.see = lambda sight: seen.append(sight) or see(sight)
+    for group in range(6):
+        for rank in range(WORLD):
+            last = ends[rank] + 8 * group
+            say(table, report(rank, last, 30, 1000.0, together=8, iterations=8 if group else 1, cost=30.0 * (1 + rank)))
+    live.see()
+    whole = [sight for sight in seen if np.isfinite(sight.time_s).all()]
+    assert len(whole) >= 5
+    assert all(sight.cost.tolist() == [1.0, 2.0, 3.0] for sight in whole[1:])

@@ -17,7 +17,7 @@ from typing import Any, Self
 import msgspec
 import zmq
 
-from lbbsp.protocol import Bye, Hello, Plan, Report, Reports, ToWorker, Unknown, Welcome, decode_to_manager, encode
+from lbbsp.protocol import Bye, Hello, Plan, Report, ToWorker, Unknown, Welcome, decode_to_manager, encode
 from lbbsp.worker.relay import Relay
 
 TRAVEL_S = 0.8
@@ -154,10 +154,6 @@ class ScriptedManager(threading.Thread):
                 self._send(peer, Welcome(**ids, rank=message.rank, together=self.together))
             case Report():
                 self._take_report(peer, message)
-            case Reports():
-                for report in message.reports:
-                    if self._back_s is None:  # it may die over one of them
-                        self._take_report(peer, report)
             case Bye():
                 self.byes.append(message)
 

@@ -1,11 +1,10 @@
 """The manager's end of a client's line, played by a test; real sockets."""
 
 import time
-from collections import deque
 
 import zmq
 
-from lbbsp.protocol import Hello, Plan, Report, Reports, decode_to_manager, encode
+from lbbsp.protocol import Hello, Plan, Report, decode_to_manager, encode
 from lbbsp.worker.client import Client
 
 IDS = {"job": "j", "incarnation": "i"}
@@ -31,20 +30,15 @@ class Script:
         self.router.bind(address)
         self.address = self.router.getsockopt_string(zmq.LAST_ENDPOINT)
         self.peer = b""
-        self._came = deque()
 
     def take(self, client: Client, kind: type):
-        """The next message of this kind, while the client pumps; of reports that came in one frame, one by one."""
+        """The next message of this kind, while the client pumps."""
         deadline_s = time.perf_counter() + 10
         while time.perf_counter() < deadline_s:
             client.pump()
             if self.router.poll(1):
                 self.peer, frame = self.router.recv_multipart()
                 message = decode_to_manager(frame)
-                single = isinstance(message, Reports) and kind is Report
-                self._came.extend(message.reports if single else [message])
-            while self._came:
-                message = self._came.popleft()
                 if isinstance(message, kind):
                     return message
         raise AssertionError(f"no {kind.__name__} came")
@@ -52,7 +46,7 @@ class Script:
     def quiet(self, client: Client, timeout_s: float = 0.1) -> bool:
         """True if the client has nothing to say."""
         client.pump()
-        return not self._came and not self.router.poll(1000 * timeout_s)
+        return not self.router.poll(1000 * timeout_s)
 
     def say(self, message) -> None:
         self.router.send_multipart([self.peer, message if isinstance(message, bytes) else encode(message)])
