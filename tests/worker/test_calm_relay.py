@@ -14,7 +14,7 @@ from lbbsp.protocol import Hello, Report
 from lbbsp.worker.channel import Reduction
 from lbbsp.worker.client import Client
 from lbbsp.worker.relay import Relay
-from lbbsp.worker.rest import CALM_AFTER
+from lbbsp.worker.rest import APART_COSTS, CALM_AFTER, MOST_EQUAL
 from lbbsp.worker.vector import Vector
 
 BOUNDS = Bounds(8, np.zeros(2), np.full(2, 8), 1)
@@ -119,11 +119,11 @@ def test_after_that_no_draw_waits_and_sizes_follow_an_iteration_later(job) -> No
     until(lambda: job.relay.vector(0.0)[0].based_on_iteration == job.number - 1, lambda: job.settle(1))
 
 
-def test_other_sizes_end_the_calm_and_equal_ones_bring_it_back_after_as_long(job) -> None:
+def test_other_sizes_end_the_calm_at_once_and_where_they_stay_equal_ones_bring_it_back_after_as_long(job) -> None:
     job.settle(CALM_AFTER)
     job.manager.sizes = (5, 3)
     until(lambda: tuple(job.relay.vector(0.0)[0].sizes) == (5, 3), lambda: job.settle(1))
-    for _ in range(3):
+    for _ in range(MOST_EQUAL // APART_COSTS):
         job.reduce()
         assert job.draw().based_on_iteration == job.number, "it waits again"
     job.manager.sizes = (4, 4)
