@@ -30,14 +30,6 @@ EPOCH_BLOCKS = 10
 WARM_UP_BLOCKS = EPOCH_BLOCKS
 
 
-Both = np.ndarray[tuple[int], np.dtype[np.float64]]
-"""Seconds on the wall and of this thread's processor time."""
-
-
-def _now_s() -> Both:
-    return np.array([time.perf_counter(), time.thread_time()])
-
-
 class Meter:
     """Adds up the time inside some functions of ours, and what the relay's thread takes."""
 
@@ -47,7 +39,7 @@ class Meter:
 
     def reset(self) -> None:
         """Count from now on."""
-        self.total_s, self.waited_s = np.zeros(2), np.zeros(2)
+        self.wall_s = self.cpu_s = 0.0
         self._relay_from_s = self._relay_s()
 
     def _relay_s(self) -> float:
@@ -57,23 +49,21 @@ class Meter:
 
     def figures_us(self, iterations: int) -> dict[str, float]:
         """An iteration."""
-        wall_s, cpu_s = self.total_s - self.waited_s
         relay_s = self._relay_s() - self._relay_from_s
-        seconds = {"our_us": cpu_s + relay_s, "relay_us": relay_s, "wall_us": wall_s}
+        seconds = {"our_us": self.cpu_s + relay_s, "relay_us": relay_s, "wall_us": self.wall_s}
         return {name: 1e6 * float(each_s) / iterations for name, each_s in seconds.items()}
 
     def wrap(self, owner: Any, name: str, wait: bool = False) -> None:
-        """Count what this attribute takes, as a wait inside other counted code where `wait`."""
-        inner = getattr(owner, name)
+        """Count what this attribute takes; where it is a `wait` inside other counted code take it off."""
+        inner, sign = getattr(owner, name), -1.0 if wait else 1.0
 
         def timed(*arguments: Any, **named: Any) -> Any:
-            began_s = _now_s()
+            wall_s, cpu_s = time.perf_counter(), time.thread_time()
             try:
                 return inner(*arguments, **named)
             finally:
-                spent_s = _now_s() - began_s
-                self.total_s += 0.0 if wait else spent_s
-                self.waited_s += spent_s if wait else 0.0
+                self.cpu_s += sign * (time.thread_time() - cpu_s)
+                self.wall_s += sign * (time.perf_counter() - wall_s)
 
         setattr(owner, name, timed)
 

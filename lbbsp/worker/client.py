@@ -81,6 +81,7 @@ class Client:
         self._lane: Lane | None = None
         self._held: list[tuple[Report, float]] = []
         self._told_samples = 0
+        self._told_together = 1
         self._clock = clock
         self._up = False
         self._said_away = False
@@ -140,7 +141,8 @@ class Client:
         self._newest_reported = max(self._newest_reported, report.iteration)
         together = min(together, self.together)
         if together > 1:
-            self._held.append((msgspec.structs.replace(report, together=together), self._clock()))
+            self._held.append((report, self._clock()))
+            self._told_together = together
             if not later or self._urgent(report):
                 self.flush()
             return
@@ -158,8 +160,10 @@ class Client:
             return
         held, self._held = self._held, []
         now_s = self._clock()
-        for report in merged([msgspec.structs.replace(report, held_s=max(0.0, now_s - at_s)) for report, at_s in held]):
-            self._report(report)
+        at_s = {report.iteration: at_s for report, at_s in held}
+        for report in merged([report for report, _ in held]):
+            held_s = max(0.0, now_s - at_s[report.iteration])
+            self._report(msgspec.structs.replace(report, held_s=held_s, together=self._told_together))
 
     def _urgent(self, report: Report) -> bool:
         """Whether the manager should know at once: held ones are old or many, or memory has another bound."""
