@@ -62,6 +62,8 @@ class Auto(Base):
         options = {"arima": {"background": background}}
         self._members = [MEMBERS[name](workers, sensors, horizon=horizon, **options.get(name, {})) for name in members]
         self._made: deque[tuple[Array, Array]] = deque(maxlen=horizon)
+        self._newest: dict[str, Array] = {}
+        """What was forecast when learning, from which readings; a dict, so that no journal holds it."""
         self._job = Contest(len(self._names), 1, share=0.04, sureness=0.5)
         self._each = Contest(len(self._names), workers, share=0.02, sureness=2.0)
         self._elected = np.zeros(1, dtype=np.intp)
@@ -83,6 +85,7 @@ class Auto(Base):
             member.observe(speed, sensors)
         forecasts = self._forecasts(sensors, self.horizon)
         self._made.append((forecasts, picked(forecasts, self._chosen)))
+        self._newest = {"sensors": sensors, "forecasts": forecasts}
 
     def _judge(self, forecasts: Array, used: Array, speed: Array) -> None:
         known = np.isfinite(speed)
@@ -103,6 +106,9 @@ class Auto(Base):
         return np.stack([*rows, np.full(self.workers, typical)])
 
     def _forecast(self, sensors: Array, horizon: int) -> Array:
+        """What was made of these very readings when learning is not made again."""
+        if horizon == self.horizon and self._newest.get("sensors") is sensors:
+            return picked(self._newest["forecasts"], self._chosen)
         return picked(self._forecasts(sensors, horizon), self._chosen)
 
 
