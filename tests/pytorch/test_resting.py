@@ -1,4 +1,4 @@
-"""Rules 2 and 3 on real processes that rest: where sizes stand still messages are left out, and nothing else differs."""
+"""Rules 2 and 3 on real processes that rest: where sizes stand still, messages are left out; nothing else differs."""
 
 import dataclasses
 import itertools
