@@ -3,7 +3,8 @@
 Every iteration all ranks report within a window; the last report is rank 0's. `p50_ms`, `p99_ms`: from the moment that
 it was sent to the plan's arrival at rank 0, both transports included. `manager_cpu_ms`: of the manager's process, an
 iteration. `client_us_96`: CPU of a process with one lbbsp client and nothing else, an iteration, in one of ten jobs of
-96 ranks, on the manager's machine, by its lane; `client_us_96_elsewhere`: as a rank on another one, by ZeroMQ.
+96 ranks, on the manager's machine, by its lane, less `timer_us`, what waking up for each iteration takes, where a rank
+would train; `client_us_96_elsewhere`: as a rank on another one, by ZeroMQ.
 Ranks and manager share this machine's cores, so figures for many ranks are upper bounds.
 """
 
@@ -151,11 +152,13 @@ def client_alone(address: str, load: Load, rank: int, machine: str, ready: Any, 
     ready.put(rank)
     begin_s = go.get()
     _sleep_until(begin_s)
-    began_s = time.process_time()
+    began_s, asleep_s = time.process_time(), 0.0
     for iteration in range(load.iterations):
+        asleep_s -= time.thread_time()
         _sleep_until(begin_s + iteration * load.period_s)
+        asleep_s += time.thread_time()
         client.report(report(load, rank, iteration, 1.0))
-    out.put([(time.process_time() - began_s) / load.iterations])
+    out.put([(time.process_time() - began_s) / load.iterations, asleep_s / load.iterations])
     go.get()
     client.close()
 
@@ -207,7 +210,7 @@ def run(loads: list[Load], processes: int, alone: str = "") -> dict[str, float]:
     cpu_s = manager.cpu_s() - before_s
     memory = manager.process.memory_info().rss / 2**20
     sockets = len(manager.process.net_connections())
-    client_s = alone_out.get()[0] if alone else 0.0
+    client_s, timer_s = alone_out.get() if alone else (0.0, 0.0)
     for _ in started:
         go.put(None)
     for process in started:
@@ -220,7 +223,8 @@ def run(loads: list[Load], processes: int, alone: str = "") -> dict[str, float]:
         "manager_cpu_ms": round(1e3 * cpu_s / loads[0].iterations, 2),
         "rss_mib": round(memory, 1),
         "sockets": sockets,
-        "client_us": round(1e6 * client_s, 1),
+        "client_us": round(1e6 * (client_s - timer_s), 1),
+        "timer_us": round(1e6 * timer_s, 1),
     }
 
 

@@ -22,7 +22,7 @@ def resting(rank: int, schedule: Schedule) -> Account:
 
 def test_random_schedules_of_real_ranks_that_rest() -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        rested, changed, effective = zip(*pool.map(play, range(4)), strict=True)
+        rested, changed, effective = zip(*pool.map(play, (1, 3, 5)), strict=True)
     assert all(rested), f"iterations told of together: {rested}"
     assert all(changed)
     assert all(effective)

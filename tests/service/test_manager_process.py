@@ -146,7 +146,7 @@ def test_a_manager_that_answers_seconds_late_blocks_nobody_and_is_taken_up_again
 
 
 def test_a_rank_that_falls_silent_is_named_and_its_return_too(tmp_path):
-    manager = ManagerProcess(tmp_path / "log", constants={"lbbsp.service.silence.AT_LEAST_S": 1.0})
+    manager = ManagerProcess(tmp_path / "log", constants={"lbbsp.service.silence.AT_LEAST_S": 4.0})
     job = Ranks(manager.address, "j").join()
     for _ in range(5):
         job.step()
