@@ -25,6 +25,13 @@ def rise(before: Profile, now: Profile, name: str) -> float:
     return 0.0 if math.isnan(is_) else is_ - (0.0 if math.isnan(was) else was)
 
 
+def times(before: Profile, now: Profile, name: str) -> float:
+    """How many times as large a figure is as before; NaN where it is not known or not above 0, then or now."""
+    was, is_ = before.get(name, math.nan), now.get(name, math.nan)
+    found = is_ / was if was > 0 else math.nan
+    return found if 0 < found < math.inf else math.nan
+
+
 def by_part(before: Profile, now: Profile) -> dict[str, float]:
     """By part of compute_s the share of what was added; nothing where parts were not told before and since."""
     grown = {part: now.get(part, math.nan) - before.get(part, math.nan) for part in PARTS}
@@ -46,7 +53,8 @@ def outside(before: Profile, now: Profile) -> bool:
     added = by_part(before, now)
     if not added:
         return False
-    usual = sum(before[part] for part in ("prepare_s", "rest_s")) / sum(before[part] for part in PARTS)
+    whole_s = sum(before[part] for part in PARTS)
+    usual = sum(before[part] for part in ("prepare_s", "rest_s")) / whole_s if whole_s > 0 else 0.0
     return added["prepare_s"] + added["rest_s"] > 0.5 * (1.0 + usual)
 
 
@@ -56,8 +64,10 @@ def on_cores(before: Profile, now: Profile, ratio: float) -> tuple[float, float]
     More work takes as much more time as it takes more processor time: on crowded cores it waits in proportion. What is
     left it slept. Readings may hold some iterations of before: so the ratio is theirs, where it is known.
     """
-    if now.get("window_s", math.nan) > before.get("window_s", math.nan):
-        ratio = now["window_s"] / before["window_s"]
+    windows = times(before, now, "window_s")
+    ratio = windows if windows > 1.0 else ratio
+    if not ratio > 1.0:
+        return math.nan, math.nan
     had, got = before.get("own_share", math.nan), now.get("own_share", math.nan)
     waited, waits = before.get("delay_share", math.nan), now.get("delay_share", math.nan)
     worked = (got * ratio / max(had, 1e-3) - 1.0) / (ratio - 1.0)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lbbsp.core.added import Profile, on_cores, outside, rise, where
+from lbbsp.core.added import Profile, on_cores, outside, rise, times, where
 
 
 class Cause(StrEnum):
@@ -86,10 +86,10 @@ def _input(before: Profile, now: Profile, share: float) -> Diagnosis:
 
 
 def _compute(before: Profile, now: Profile, fresh: bool) -> Diagnosis:
-    ratio = now["compute_s"] / before["compute_s"]
+    ratio = times(before, now, "compute_s")
     time = f"work {_ms(before['compute_s'])} before, {_ms(now['compute_s'])} now ({ratio:.2f}x){where(before, now)}"
-    costlier = now.get("cost", math.nan) / before.get("cost", math.nan)
-    if math.log(costlier) > _MOST * math.log(ratio) if costlier > 0 else False:
+    costlier = times(before, now, "cost")
+    if math.log(costlier) > _MOST * math.log(ratio):
         return Diagnosis(Cause.DATA, f"{time}; a sample costs {costlier:.2f}x by cost=")
     if not fresh:
         return Diagnosis(Cause.UNKNOWN, f"{time}; sensors not read since", certain=False)
@@ -102,7 +102,7 @@ def _compute(before: Profile, now: Profile, fresh: bool) -> Diagnosis:
 def _device(before: Profile, now: Profile, ratio: float) -> tuple[Cause, str] | None:
     """What a GPU's own figures say; None where there is none, or it waits for its host."""
     got, had = now.get("gpu_sm_clock_mhz", math.nan), before.get("gpu_sm_clock_mhz", math.nan)
-    if got > 0 and had > 0 and math.log(had / got) >= 0.4 * math.log(ratio):
+    if -math.log(times(before, now, "gpu_sm_clock_mhz")) >= 0.4 * math.log(ratio):
         return Cause.CLOCKS, f"its GPU ran at {had:.0f} MHz before, at {got:.0f} MHz now"
     busy, usual = now.get("gpu_busy_share", math.nan), before.get("gpu_busy_share", math.nan)
     if got > 0 and busy > 0.8 * usual:
@@ -117,7 +117,7 @@ def _device(before: Profile, now: Profile, ratio: float) -> tuple[Cause, str] | 
 def _cores(before: Profile, now: Profile, ratio: float) -> tuple[Cause, str]:
     """By what it got of its cores: less beside others, less by itself, or as much as ever."""
     got, had = now.get("own_share", math.nan), before.get("own_share", math.nan)
-    if math.isnan(got / had):
+    if not (math.isfinite(got) and math.isfinite(had)):
         return Cause.UNKNOWN, "no reading of its processor time"
     cpu = f"processor time {had:.2f} s before, {got:.2f} s now for each second of own time"
     if rise(before, now, "steal_share") > _PRESSURE:

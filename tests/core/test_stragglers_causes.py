@@ -4,8 +4,11 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from slow_jobs import SENSORS, Job
 
+from lbbsp.core.added import PARTS
 from lbbsp.core.causes import Cause, diagnose
 
 USUAL = {
@@ -158,3 +161,16 @@ def test_a_machine_without_sensors_yields_no_false_cause():
     usual = {"compute_s": 0.1, "input_s": 0.0, "cost": float("nan")}
     diagnosis = diagnose(usual, usual | {"compute_s": 0.2}, fresh=True)
     assert diagnosis.cause is Cause.UNKNOWN
+
+
+TIMES = ("compute_s", "input_s", "window_s", *PARTS)
+READ = ("cost", "own_share", "delay_share", "steal_share", "gpu_sm_clock_mhz", "gpu_busy_share", *USUAL)
+PROFILE = st.fixed_dictionaries(
+    dict.fromkeys(TIMES, st.sampled_from([0.0, 5e-324, 1e-9, 0.1, 0.2, 1e6, float("nan")]))
+    | dict.fromkeys(READ, st.sampled_from([0.0, -0.0, -1.0, 5e-324, 0.5, 1.0, 1e308, float("inf"), float("nan")]))
+)
+
+
+@given(PROFILE, PROFILE, st.booleans())
+def test_whatever_ranks_say_of_themselves_there_is_a_diagnosis(before, now, fresh):
+    assert diagnose(before, now, fresh).evidence
