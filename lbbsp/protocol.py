@@ -16,8 +16,6 @@ MAX_RANKS = 65_536
 MAX_SAMPLES = 2**31 - 1
 MOST_TOGETHER = 8
 """Iterations that a report may be of, or that a rank may tell of at once."""
-MAX_FRAME_BYTES = 16_384
-"""To the manager; whoever sends a longer one is hung up on. The longest hello has about 4 KiB."""
 LANE = r"\A(lbbsp-[0-9a-f]{32})?\Z"
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]

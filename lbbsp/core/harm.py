@@ -49,8 +49,7 @@ class DoNoHarm:
         """
         if not (np.isfinite(balanced_s).any() and np.isfinite(equal_s).any()):
             return False
-        newest = float(np.nanmax(balanced_s)), float(np.nanmax(equal_s))
-        self._window.extend([self._tamed(*newest)] * (1 if self._may_be_one(max(newest), iterations) else iterations))
+        self._window.extend(self._tamed(float(np.nanmax(balanced_s)), float(np.nanmax(equal_s)), iterations))
         self._asked = max(_GAIN, self._asked * _FORGIVE**iterations)
         share = self.saved_share() * len(self._window) / WINDOW
         lost = self.balanced and share <= -_LOSS
@@ -67,19 +66,17 @@ class DoNoHarm:
         apart = [(balanced_s, equal_s) for balanced_s, equal_s in self._window if balanced_s != equal_s]
         return len(self._window) == WINDOW and len(apart) >= _APART and _saved(apart) < _WORTH_IT
 
-    def _may_be_one(self, mean_s: float, iterations: int) -> bool:
-        """Whether a single iteration, far longer than usual, may have made the mean of several what it is."""
-        return bool(self._window) and mean_s > self._usual_s() * (_LONGEST + iterations - 1) / iterations
+    def _tamed(self, balanced_s: float, equal_s: float, iterations: int) -> list[tuple[float, float]]:
+        """What they count as: one iteration that was far longer than usual tells no more than a few usual ones.
 
-    def _usual_s(self) -> float:
-        return median(equal for _, equal in self._window)
-
-    def _tamed(self, balanced_s: float, equal_s: float) -> tuple[float, float]:
-        """One iteration that was far longer than usual tells no more than a few usual ones."""
+        Where it may have made the mean of several what it is, these count as one.
+        """
         if not self._window:
-            return balanced_s, equal_s
-        share = min(1.0, _LONGEST * self._usual_s() / max(balanced_s, equal_s))
-        return share * balanced_s, share * equal_s
+            return [(balanced_s, equal_s)] * iterations
+        usual_s, longest_s = median(equal for _, equal in self._window), max(balanced_s, equal_s)
+        share = min(1.0, _LONGEST * usual_s / longest_s)
+        one_made_it = longest_s > usual_s * (_LONGEST + iterations - 1) / iterations
+        return [(share * balanced_s, share * equal_s)] * (1 if one_made_it else iterations)
 
     def saved_share(self) -> float:
         """What balanced sizes saved, or would have, of the time of equal ones; below 0 for a loss."""

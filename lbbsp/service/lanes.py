@@ -15,8 +15,8 @@ import socket
 import sys
 from collections.abc import Iterator
 
-from lbbsp.protocol import MAX_FRAME_BYTES
 from lbbsp.service.lane_tokens import Speaker, Tokens
+from lbbsp.service.router import MAX_FRAME_BYTES
 from lbbsp.worker.lane import Invitation, user_at
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,7 @@
-"""Whether the process that started this one still is: an embedded manager must not outlive its rank 0."""
+"""Whether the process that started this one still is: an embedded manager must not outlive its rank 0.
+
+Knows nothing of what follows from it.
+"""
 
 import os
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import zmq
 
 from lbbsp.errors import ServiceError
-from lbbsp.protocol import MAX_FRAME_BYTES
 from lbbsp.service.keys import ANYBODY, Caller
 from lbbsp.service.lane_tokens import Speaker
 from lbbsp.service.options import ManagerOptions
@@ -22,6 +21,8 @@ from lbbsp.service.rates import Rates
 from lbbsp.service.rejections import Rejections
 from lbbsp.service.zap import DOMAIN
 
+MAX_FRAME_BYTES = 16_384
+"""The longest hello has about 4 KiB; who sends more is hung up on."""
 QUEUE_OUT = 1_000
 """Replies to one peer that wait; those beyond are dropped."""
 MOST_HUNG_UP = 4_096

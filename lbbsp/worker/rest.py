@@ -1,7 +1,7 @@
 """When a job rests: its sizes have long been equal, so that nobody waits for plans, and most are not even sent.
 
-Rank 0 alone decides, and says with each message how many reductions follow without one; reports of these leave
-together. A rest ends with its epoch, and lasts well under a second. Pure. Seconds.
+Rank 0 alone decides, and says with each message how many reductions follow without one; one report tells of those
+that are alike. A rest ends with its epoch, and lasts well under a second. Pure. Seconds.
 """
 
 import numpy as np

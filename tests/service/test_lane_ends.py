@@ -10,9 +10,9 @@ import pytest
 from harness import until
 from lane_ends import LINUX, MOST, close_all, connect
 
-from lbbsp.protocol import MAX_FRAME_BYTES
 from lbbsp.service.lane_tokens import Speaker
 from lbbsp.service.lanes import FILES_SHARE, MOST_UNNAMED, TURNED_AWAY_A_TICK, Lanes
+from lbbsp.service.router import MAX_FRAME_BYTES
 from lbbsp.worker.lane import Invitation, Lane, open_lane
 
 pytestmark = LINUX

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from harness import until
 
-from lbbsp import protocol
 from lbbsp.service import admission, config, figures, logs, rates, router
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +56,7 @@ def test_its_settings_are_settings():
 def test_its_bounds_are_the_bounds():
     usual = config.Config()
     for text in (
-        f"| {protocol.MAX_FRAME_BYTES // 1024} KiB |",
+        f"| {router.MAX_FRAME_BYTES // 1024} KiB |",
         f"| handshake | {router.HANDSHAKE_MS // 1000} s |",
         f"{rates.BURST_S:.0f} s of it at once",
         f"{admission.MOST_OF_ONE} of one key",

@@ -12,8 +12,9 @@ import zmq
 from harness import PATIENCE_S, ManagerProcess, Ranks, until
 from test_table import hello
 
-from lbbsp.protocol import MAX_FRAME_BYTES, Hello, Welcome, decode_to_worker, encode
+from lbbsp.protocol import Hello, Welcome, decode_to_worker, encode
 from lbbsp.service.admission import MOST_OF_ONE
+from lbbsp.service.router import MAX_FRAME_BYTES
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 READY = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
