@@ -5,7 +5,8 @@ Epochs last 200 iterations, and the first of them is not counted: a job's sizes,
 `our_us_per_iteration` is our own code on a rank, most of any rank, by the processor time of the training thread inside
 it and of rank 0's relay: waits, for the plan or for a core that others take, are apart. `wall_us` is the time that
 passes in our code in the training thread, waits for the plan alone apart: all-reduce runs on the same core meanwhile.
-The manager's CPU is a process of its own and given apart.
+The manager's CPU is a process of its own and given apart. `messages` is how many of rank 0's there were an iteration,
+1 where a job never rests; `plan_changes` are all that a rank saw.
 """
 
 import argparse
@@ -68,6 +69,20 @@ class Meter:
         setattr(owner, name, timed)
 
 
+class Calls:
+    """Counts the calls of a method."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.count = 0
+        inner = getattr(owner, name)
+
+        def counted(*arguments: Any) -> Any:
+            self.count += 1
+            return inner(*arguments)
+
+        setattr(owner, name, counted)
+
+
 def worker(arguments: argparse.Namespace) -> None:
     """One rank: two copies of the model, one balanced; blocks in turn."""
     rank = workers.join()
@@ -82,12 +97,14 @@ def worker(arguments: argparse.Namespace) -> None:
         meter.wrap(follower, name)
     gradients = loader.balancer._gradients
     gradients._ready, gradients._reduced = loader.balancer._ready, follower.reduced
+    messages = Calls(loader.balancer.control, "send")
     manager_s = 0.0
     times: dict[str, list[float]] = {"off": [], "on": []}
     lanes = (("off", plain, _batches(plain_loader)), ("on", balanced, _batches(loader)))
     for block in range(arguments.blocks + WARM_UP_BLOCKS):
         if block == WARM_UP_BLOCKS:
             meter.reset()
+            messages.count = 0
             manager_s = -_manager_s(loader)
         for name, ddp, batches in lanes:
             times[name].append(_block(ddp, batches))
@@ -95,8 +112,13 @@ def worker(arguments: argparse.Namespace) -> None:
     manager_s += _manager_s(loader)
     everything = workers.gather((times, ours_us))
     if rank == 0:
-        manager_us = 1e6 * manager_s / (arguments.blocks * BLOCK)
-        workers.write(arguments.out, {"ranks": everything, "manager_us": manager_us})
+        iterations = arguments.blocks * BLOCK
+        found = {
+            "ranks": everything,
+            "manager_us": 1e6 * manager_s / iterations,
+            "messages": messages.count / iterations,
+        }
+        workers.write(arguments.out, found | {"plan_changes": follower.totals.plan_changes})
     loader.balancer.close()
     workers.leave()
 
@@ -130,7 +152,7 @@ def figures(run: dict[str, Any]) -> dict[str, Any]:
         "ratio": float(np.median(ratios)),
         "interval_95": workers.interval_95(ratios),
         **{name: max(ours[name] for _, ours in run["ranks"]) for name in run["ranks"][0][1]},
-        "manager_us": run["manager_us"],
+        **{name: run[name] for name in ("manager_us", "messages", "plan_changes")},
         "iteration_ms": 1e3 * statistics.median(times["off"][WARM_UP_BLOCKS:]),
     }
 

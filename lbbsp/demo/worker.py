@@ -5,6 +5,7 @@ Makes the copies of the model and says what an iteration of one is; blocks.py ru
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -16,6 +17,10 @@ from lbbsp.demo.blocks import Blocks, Measured
 from lbbsp.demo.lanes import BalancedLane, ForcedLane, Lane, Slices
 from lbbsp.demo.records import EQUAL, FIXED, Settings
 from lbbsp.demo.stopwatch import Stopwatch
+
+LET_GO_S = 0.1
+"""gloo's thread lets go of the last barrier's tensors by then; in an interpreter that ends it would abort (torch 2.13,
+in any program whose last collective is that close to its end)."""
 
 
 class Iteration:
@@ -82,6 +87,7 @@ def main(folder: Path) -> None:
         blocks.train(runner, lanes.equal, lanes.balanced, lanes.fixed, lanes.fixed.force, settings, _agreed)
         dist.barrier()
     dist.destroy_process_group()
+    time.sleep(LET_GO_S)
 
 
 if __name__ == "__main__":

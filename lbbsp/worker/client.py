@@ -192,6 +192,12 @@ class Client:
         except zmq.ZMQError as error:
             self._lose(str(error))
 
+    def look(self) -> None:
+        """Take what has come in by the lane; see to all else once in PUMP_EVERY_S, and where there is no lane."""
+        self._read_lane()
+        if self._lane is None or not self._lane.open or not self._welcomed or self._clock() >= self._pump_due_s:
+            self.pump()
+
     def close(self) -> None:
         """Say bye and hang up, at most 0.1 s."""
         if self.socket.closed:

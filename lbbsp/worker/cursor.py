@@ -57,6 +57,7 @@ class Cursor:
         self._parts: dict[int, Part] = {}
         self.newest = first_draw - 1
         """Index of the newest draw."""
+        self._whole: tuple[IntArray, int, int] = (self._start.sizes, *self._place_in(self._start.sizes))
         self.ended = False
         """The loop has asked for one draw more than there are, and knows that the epoch is over."""
 
@@ -106,6 +107,17 @@ class Cursor:
             vector = self._history[draw - self._lookahead]
         batch = self.epoch.global_batch
         remaining = min(batch, len(self.epoch.order) - draw * batch)
-        offsets, counts = short_slices(vector.sizes, batch, remaining)
-        start, samples = draw * batch + int(offsets[self._rank]), int(counts[self._rank])
-        return Part(draw, start, samples, remaining, vector.based_on_iteration)
+        offset, samples = self._mine(vector.sizes, remaining)
+        return Part(draw, draw * batch + offset, samples, remaining, vector.based_on_iteration)
+
+    def _mine(self, sizes: IntArray, remaining: int) -> tuple[int, int]:
+        """Offset and count in an iteration of so many samples; those of a whole one are kept while sizes hold."""
+        if remaining < self.epoch.global_batch:
+            offsets, counts = short_slices(sizes, self.epoch.global_batch, remaining)
+            return int(offsets[self._rank]), int(counts[self._rank])
+        if sizes is not self._whole[0]:
+            self._whole = (sizes, *self._place_in(sizes))
+        return self._whole[1:]
+
+    def _place_in(self, sizes: IntArray) -> tuple[int, int]:
+        return int(sizes[: self._rank].sum()), int(sizes[self._rank])

@@ -15,6 +15,8 @@ SHARE_MEMORY = 0.25
 """Share of the newest sizes in the long-run share."""
 MOVED_SHARE = 0.02
 """Homes move when a long-run share has left its home by more than this part of an equal share."""
+SETTLED = 64
+"""After so many iterations of the same sizes their long-run share is theirs."""
 
 
 def portions(homes: IntArray, sizes: IntArray, rank: int) -> list[Interval]:
@@ -79,11 +81,16 @@ class Homes:
     """
 
     def __init__(self, start: IntArray) -> None:
-        self.homes = start
+        self.homes, self._sizes = start, start
+        self._same = 0
         self._share: npt.NDArray[np.float64] = start.astype(np.float64)
 
     def follow(self, sizes: IntArray) -> IntArray:
         """The homes after an iteration of these sizes; the same sum."""
+        self._same = self._same + 1 if sizes is self._sizes else 0
+        self._sizes = sizes
+        if self._same > SETTLED:
+            return self.homes
         self._share += SHARE_MEMORY * (sizes - self._share)
         total = int(sizes.sum())
         if np.abs(self._share - self.homes).max() > max(1.0, MOVED_SHARE * total / len(sizes)):

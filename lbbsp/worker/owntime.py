@@ -7,7 +7,6 @@ and the usual length stands in. Stamps come from `Marks`, so that devices can ti
 
 from collections import deque
 from collections.abc import Callable
-from statistics import median
 from typing import Any, Protocol
 
 OUTLIER_RATIO = 5.0
@@ -45,9 +44,13 @@ class Window:
 
     def own_time_s(self, marks: Marks) -> float | None:
         """The sum; None while a device is still busy with it."""
-        spans = [marks.between(start, end) for start, end in self.segments]
-        known = [span for span in spans if span is not None]
-        return self.stand_in_s + sum(known) if len(known) == len(spans) else None
+        total_s = self.stand_in_s
+        for start, end in self.segments:
+            span_s = marks.between(start, end)
+            if span_s is None:
+                return None
+            total_s += span_s
+        return total_s
 
 
 class OwnTime:
@@ -62,7 +65,7 @@ class OwnTime:
         self._before_tail = 0
         self._tails: deque[float] = deque(maxlen=REMEMBERED_TAILS)
         self.usual_tail_s = 0.0
-        """Median time from the end of a reduction to the next draw; 0 before any."""
+        """(Upper) median of the time from the end of a reduction to the next draw; 0 before any."""
 
     def start(self) -> None:
         """Own work begins: a wait has ended."""
@@ -98,7 +101,7 @@ class OwnTime:
             self._window.stand_in_s += self.usual_tail_s
         else:
             self._tails.append(tail_s)
-            self.usual_tail_s = median(self._tails)
+            self.usual_tail_s = sorted(self._tails)[len(self._tails) // 2]
 
     def take(self) -> Window:
         """The finished window; a new one begins."""

@@ -28,7 +28,7 @@ from lbbsp.worker.client import HOLD_S, Client
 from lbbsp.worker.homes import Homes
 from lbbsp.worker.pacing import Pacing
 from lbbsp.worker.rest import Rests
-from lbbsp.worker.vector import Place, Vector, pack
+from lbbsp.worker.vector import IntArray, Place, Vector, pack
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ class Relay(threading.Thread):
         self._bounds = bounds
         self._rests = Rests(bounds.equal())
         self._homes = Homes(start.homes)
+        self._planned: tuple[int, ...] = ()
+        """The sizes in force, where a plan gave them."""
         self._inbox: deque[Reduction | Restart] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._changed = threading.Condition()
@@ -114,7 +116,7 @@ class Relay(threading.Thread):
         with self._holding:
             self._newest = (replace(start, sequence=self._sequence), ())
             self._sent_sequence = self._sequence
-            self._homes = Homes(start.homes)
+            self._homes, self._planned = Homes(start.homes), ()
             self._inbox.append(Restart(hello, bounds))
         os.eventfd_write(self._wake, 1)
 
@@ -199,7 +201,10 @@ class Relay(threading.Thread):
 
     def _fresh(self, due: Reduction | None) -> Plan | None:
         """The manager's plan for this reduction, if it is there."""
-        self._client.pump()
+        if self.calm:
+            self._client.look()
+        else:
+            self._client.pump()
         plan = self._client.plan()
         if due is None or plan is None or due.report is None or plan.based_on_iteration < due.report.iteration:
             return None
@@ -216,9 +221,9 @@ class Relay(threading.Thread):
         self._learn(due, plan)
         old = self._newest[0]
         vector = self._guarded(lambda: self._next_vector(old, plan or self._client.plan())) or old
-        vector = replace(vector, sequence=due.sequence, homes=self._homes.follow(vector.sizes))
         self._rests.sent(vector)
-        vector = replace(vector, rest=self._rest(old, due))
+        homes, rest = self._homes.follow(vector.sizes), self._rest(old, due)
+        vector = replace(vector, sequence=due.sequence, homes=homes, rest=rest)
         with self._changed:
             self._newest = (vector, due.places)
             self._changed.notify_all()
@@ -246,16 +251,32 @@ class Relay(threading.Thread):
     def _next_vector(self, old: Vector, plan: Plan | None) -> Vector:
         if plan is None or plan.based_on_iteration <= old.based_on_iteration:
             return old
+        sizes = self._fitting(old, plan)
+        taken = sizes is not None
+        return replace(
+            old,
+            sizes=old.sizes if sizes is None else sizes,
+            version=plan.version if taken else old.version,
+            based_on_iteration=plan.based_on_iteration,
+            beta_ppm=round(WHOLE_PPM * plan.beta),
+            chunk=plan.chunk,
+        )
+
+    def _fitting(self, old: Vector, plan: Plan) -> IntArray | None:
+        """The plan's sizes, None where they don't fit; the array in force where they are the same."""
+        if plan.sizes == self._planned:
+            self.plans_taken += 1
+            return old.sizes
         sizes = np.array(plan.sizes, dtype=np.int64)
-        old = replace(old, beta_ppm=round(WHOLE_PPM * plan.beta), chunk=plan.chunk)
         why = fits(sizes, self._bounds)
-        if why is not None:
-            self.plans_refused += 1
-            if self.plans_refused == 1:
-                log.warning("plan %d does not fit and is ignored, as any more will be: %s", plan.version, why)
-            return replace(old, based_on_iteration=plan.based_on_iteration)
-        self.plans_taken += 1
-        return replace(old, sizes=sizes, version=plan.version, based_on_iteration=plan.based_on_iteration)
+        if why is None:
+            self.plans_taken += 1
+            self._planned = plan.sizes
+            return sizes
+        self.plans_refused += 1
+        if self.plans_refused == 1:
+            log.warning("plan %d does not fit and is ignored, as any more will be: %s", plan.version, why)
+        return None
 
 
 def _drain(wake: int) -> None:

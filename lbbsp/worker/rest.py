@@ -1,4 +1,4 @@
-"""When a job rests: its sizes have long been equal, so that nobody waits for plans, and most are not even sent.
+"""When a job rests: its sizes have long been nearly equal, so that nobody waits for plans, and most are not even sent.
 
 Rank 0 alone decides, and says with each message how many reductions follow without one; one report tells of those
 that are alike. A rest ends with its epoch, and lasts well under a second. Pure. Seconds.
@@ -12,8 +12,10 @@ from lbbsp.worker.vector import IntArray, Vector
 
 CALM_AFTER = 100
 """Reductions with equal sizes after which a fresh plan is not worth a wait at each draw ..."""
+NEAR = 0.1
+"""... equal but for so much of an equal size, which the noise of a machine moves to and fro ..."""
 APART_COSTS = 10
-"""... where each with other sizes takes so many of them back, so that a moment's doubt is soon forgotten ..."""
+"""... and where each with other sizes takes so many of them back, so that a moment's doubt is soon forgotten ..."""
 MOST_EQUAL = 130
 """... and no more than these are remembered."""
 REST_S = 0.4
@@ -23,20 +25,21 @@ NEVER = -1
 
 
 class Rests:
-    """Rank 0's account of how long sizes have been equal.
+    """Rank 0's account of how long sizes have been equal, or nearly so.
 
     Args:
         equal: (ranks,) the split closest to equal.
     """
 
     def __init__(self, equal: IntArray) -> None:
-        self._equal = equal
+        self._equal, self._seen = equal, equal
+        self._near = True
         self._equal_for = self._apart_for = 0
         self._still = False
 
     @property
     def calm(self) -> bool:
-        """Whether sizes have been equal for so long that nobody waits for plans."""
+        """Whether sizes have been equal, or nearly, for so long that nobody waits for plans."""
         return self._still and self._equal_for >= CALM_AFTER
 
     def reduction(self, drawn: bool) -> None:
@@ -45,7 +48,10 @@ class Rests:
 
     def sent(self, vector: Vector) -> None:
         """These sizes are those of the newest message."""
-        self._still = vector.beta_ppm == WHOLE_PPM and np.array_equal(vector.sizes, self._equal)
+        if vector.sizes is not self._seen:
+            self._seen = vector.sizes
+            self._near = bool((np.abs(vector.sizes - self._equal) <= NEAR * self._equal).all())
+        self._still = self._near and vector.beta_ppm == WHOLE_PPM
         count = self._equal_for + (1 if self._still else -APART_COSTS)
         self._equal_for = min(max(0, count), MOST_EQUAL)
 
