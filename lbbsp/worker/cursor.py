@@ -6,6 +6,7 @@ batches the one in force at the start. Pure; sizes and positions in samples.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from lbbsp.core.sizing import short_slices
 from lbbsp.worker.vector import IntArray, Place, Vector
@@ -23,7 +24,7 @@ class Epoch:
     global_batch: int
     drop_last: bool = False
 
-    @property
+    @cached_property
     def draws(self) -> int:
         """Iterations in the epoch."""
         full, rest = divmod(len(self.order), self.global_batch)

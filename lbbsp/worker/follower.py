@@ -91,7 +91,7 @@ class Follower:
         self._closings: deque[int] = deque(maxlen=REMEMBERED)
         self._reductions = 0
         self._usual_reductions = self._draws = 1
-        self._last_place: tuple[int, Place] | None = None
+        self._last_place: tuple[int, int, int] | None = None
         self._pending: deque[tuple[Report, Window, Spans]] = deque()
         self._checks: dict[int, tuple[Place, ...]] = {}
         self._sizes_seen: set[int] = set()
@@ -191,7 +191,7 @@ class Follower:
     def _closes(self) -> bool:
         """Whether this reduction ends an iteration: the last of as many as the one before had."""
         main = self.places.main
-        place = (id(main), main.place()) if main else None
+        place = (id(main), main.epoch.key, main.newest) if main else None
         if place != self._last_place:
             self._usual_reductions = max(1, self._reductions)
             self._reductions = 0

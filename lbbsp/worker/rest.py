@@ -1,7 +1,7 @@
 """When a job rests: its sizes have long been nearly equal, so that nobody waits for plans, and most are not even sent.
 
 Rank 0 alone decides, and says with each message how many reductions follow without one; one report tells of those
-that are alike. A rest ends with its epoch, and lasts well under a second. Pure. Seconds.
+that are alike. A rest ends with its epoch, and lasts under a second. Pure. Seconds.
 """
 
 import numpy as np
@@ -18,8 +18,10 @@ APART_COSTS = 10
 """... and where each with other sizes takes so many of them back, so that a moment's doubt is soon forgotten ..."""
 MOST_EQUAL = 130
 """... and no more than these are remembered."""
-REST_S = 0.4
-"""Sizes may follow so much later, and reports be held back so long."""
+REST_S, LONG_REST_S = 0.4, 0.8
+"""Sizes may follow so much later, and reports be held back so long: at first, and ..."""
+LONG_AFTER = 20
+"""... after so many rests in a row in which no size has changed."""
 NEVER = -1
 """`Vector.rest` of a message that neither opens a rest nor lets the next one open any."""
 
@@ -36,6 +38,7 @@ class Rests:
         self._near = True
         self._equal_for = self._apart_for = 0
         self._still = False
+        self._in_a_row = 0
 
     @property
     def calm(self) -> bool:
@@ -49,7 +52,7 @@ class Rests:
     def sent(self, vector: Vector) -> None:
         """These sizes are those of the newest message."""
         if vector.sizes is not self._seen:
-            self._seen = vector.sizes
+            self._seen, self._in_a_row = vector.sizes, 0
             self._near = bool((np.abs(vector.sizes - self._equal) <= NEAR * self._equal).all())
         self._still = self._near and vector.beta_ppm == WHOLE_PPM
         count = self._equal_for + (1 if self._still else -APART_COSTS)
@@ -70,5 +73,7 @@ class Rests:
             return NEVER
         if old.rest == NEVER:
             return 0
-        most = min(MOST_TOGETHER, together, int(min(REST_S / iteration_s, MOST_TOGETHER)))
+        self._in_a_row += 1
+        longest_s = LONG_REST_S if self._in_a_row > LONG_AFTER else REST_S
+        most = min(MOST_TOGETHER, together, int(min(longest_s / iteration_s, MOST_TOGETHER)))
         return max(0, min(most - 1, reductions_left - 1))

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from lbbsp.protocol import Bye, Hello, Plan, Refused, Report, Unknown, Welcome, encode
+from lbbsp.protocol import MOST_TOGETHER, Bye, Hello, Plan, Refused, Report, Unknown, Welcome, encode
 from lbbsp.service import table as table_module
 from lbbsp.service.admission import Admission
 from lbbsp.service.job import MAX_GATHERING, sizer_maker
@@ -128,7 +128,9 @@ def test_a_repeated_hello_changes_nothing_but_the_peer(table):
         say(table, hello(rank))
     run(table, [1000.0, 1000.0, 4000.0], 10)
     live = table.jobs["j"].live
-    assert say(table, hello(0), b"other") == {b"other": [Welcome(job="j", incarnation="i", rank=0, together=8)]}
+    assert say(table, hello(0), b"other") == {
+        b"other": [Welcome(job="j", incarnation="i", rank=0, together=MOST_TOGETHER)]
+    }
     assert table.jobs["j"].live is live
     assert say(table, report(0, 10, 15, 1000.0)) == {peer_of(0): [Unknown(job="j", incarnation="i")]}
     say(table, report(0, 10, 15, 1000.0), b"other")

@@ -8,7 +8,7 @@ from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import MOST_TOGETHER
 from lbbsp.worker import rest
 from lbbsp.worker.channel import held_back
-from lbbsp.worker.rest import CALM_AFTER, MOST_EQUAL, NEVER, REST_S, Rests
+from lbbsp.worker.rest import CALM_AFTER, LONG_AFTER, LONG_REST_S, MOST_EQUAL, NEAR, NEVER, REST_S, Rests
 from lbbsp.worker.vector import Vector, pack, unpack
 
 EQUAL = Bounds(8, np.zeros(2), np.full(2, 8), 1).equal()
@@ -24,7 +24,9 @@ def calm(drawn: bool = True) -> Rests:
     return rests
 
 
-def opened(rests: Rests, *, armed: int = 0, left: int = 1000, iteration_s: float = SOON_S, together: int = 8) -> int:
+def opened(
+    rests: Rests, *, armed: int = 0, left: int = 1000, iteration_s: float = SOON_S, together: int = MOST_TOGETHER
+) -> int:
     return rests.after(Vector(EQUAL, rest=armed), left, iteration_s, together)
 
 
@@ -74,6 +76,26 @@ def test_the_last_reduction_of_an_epoch_has_a_message(left: int) -> None:
 @pytest.mark.parametrize("iteration_s", [0.05, 0.1, 0.15, 0.3, 0.5, 10.0])
 def test_a_rest_and_what_it_holds_back_is_short(iteration_s: float) -> None:
     assert iteration_s * opened(calm(), iteration_s=iteration_s) <= REST_S
+
+
+def test_rests_grow_longer_while_no_size_changes_and_a_change_makes_them_short_again() -> None:
+    rests = calm()
+    lengths = [opened(rests, iteration_s=0.1) for _ in range(LONG_AFTER + 1)]
+    assert set(lengths[:-1]) == {round(REST_S / 0.1) - 1}
+    assert lengths[-1] == round(LONG_REST_S / 0.1) - 1
+    rests.sent(Vector(EQUAL.copy()))
+    assert opened(rests, iteration_s=0.1) == lengths[0]
+
+
+def test_sizes_that_are_nearly_equal_rest_too_and_others_do_not() -> None:
+    equal = Bounds(200, np.zeros(2), np.full(2, 200), 1).equal()
+    apart = np.array([1, -1])
+    for samples, rested in ((int(NEAR * 100), True), (int(NEAR * 100) + 1, False)):
+        rests = Rests(equal)
+        for _ in range(CALM_AFTER):
+            rests.reduction(drawn=True)
+            rests.sent(Vector(equal + samples * apart))
+        assert rests.calm is rested
 
 
 @pytest.mark.parametrize("iteration_s", [0.0, -1.0, float("nan")])
