@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-IDLE_POLL_S = 0.5
+IDLE_POLL_S = 1.0
 NAP_S = 1e-4
 FORK_WAIT_S = 5.0
 
