@@ -40,8 +40,13 @@ class Calm:
         """Share of an iteration's time that noise alone can make a new plan look better by."""
         self._made: deque[tuple[Array, Array]] = deque(maxlen=horizon)
 
-    def settle(self, forecast: Array, speed: Array) -> Array:
-        """Forecasts to plan with, (ranks,), from new ones and the speeds of the iteration just over (NaN: none)."""
+    def settle(self, forecast: Array, speed: Array, iterations: int = 1) -> Array:
+        """Forecasts to plan with, (ranks,), from new ones and the speeds of the iteration just over (NaN: none).
+
+        With `iterations`, speeds are those of the last so many, in which no forecast was made.
+        """
+        if self._made:
+            self._made.extend([self._made[-1]] * (iterations - 1))
         with np.errstate(invalid="ignore"):
             self._score(np.log(speed))
         log_forecast = np.log(forecast)

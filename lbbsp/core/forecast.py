@@ -38,10 +38,11 @@ class Forecaster:
         self._horizon = horizon
         self._predictor: Predictor = make(name, ranks, sensors, horizon=horizon)
 
-    def observe(self, speed: Array, sensors: Array) -> None:
-        """Learn from one iteration."""
+    def observe(self, speed: Array, sensors: Array, iterations: int = 1) -> None:
+        """Learn from one iteration, or from so many alike: predictors count time by what they observe."""
         self.last = np.where(np.isfinite(speed), speed, self.last)
-        self._guarded(lambda: self._predictor.observe(speed.copy(), sensors.copy()))
+        for _ in range(iterations):
+            self._guarded(lambda: self._predictor.observe(speed.copy(), sensors.copy()))
 
     def forecast(self, sensors: Array) -> Array | None:
         """Speed at the horizon, finite and > 0; None before any rank has shown one.

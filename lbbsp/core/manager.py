@@ -249,19 +249,22 @@ class BatchSizeManager:
         self.newest = (gathered, self._speeds)
         samples, time_s = gathered.sound
         speed = self._fit.speed(samples, time_s)
-        self._forecaster.observe(speed, gathered.sensors)
+        alike = min(gathered.iterations, self._horizon)
+        self._forecaster.observe(speed, gathered.sensors, alike)
         if self.limits.settle():
             self._balance.rebound(self.limits.bounds)
             self._equal = self.limits.bounds.equal()
         forecast = self._forecaster.forecast(gathered.sensors)
         if forecast is not None:
-            self._speeds = self._calm.settle(forecast, speed)
+            self._speeds = self._calm.settle(forecast, speed, alike)
             self._late.follow(gathered.input_s, time_s)
             if self._rule is None:
                 doubt = self._calm.doubt + self._late.doubt
                 self._balance.update(self._fit.curves(self._speeds), doubt, np.isfinite(speed))
             else:
                 self._balance.sizes = self._rule.propose(samples, time_s, self.limits.bounds)
+        if self._in_flight:  # no plan was made in between: the newest was that of all these iterations
+            self._in_flight.extend([self._in_flight[-1]] * (alike - 1))
         planned = self._in_flight[0] if len(self._in_flight) == self._horizon else None
         if planned is not None and self.claiming.mode != "off":
             sizes, theta = planned[0] if planned[1] else self._equal, self._fit.theta_samples

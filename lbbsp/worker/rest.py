@@ -4,6 +4,8 @@ Rank 0 alone decides, and says with each message how many reductions follow with
 that are alike. A rest ends with its epoch, and lasts under a second. Pure. Seconds.
 """
 
+import math
+
 import numpy as np
 
 from lbbsp.core.parts import WHOLE_PPM
@@ -21,7 +23,9 @@ MOST_EQUAL = 130
 REST_S, LONG_REST_S = 0.4, 0.8
 """Sizes may follow so much later, and reports be held back so long: at first, and ..."""
 LONG_AFTER = 20
-"""... after so many rests in a row in which no size has changed."""
+"""... after so many rests in a row in which no size has changed, and no iteration ..."""
+LONGER = 1.25
+"""... has taken so many times the least: then all should be known soon."""
 NEVER = -1
 """`Vector.rest` of a message that neither opens a rest nor lets the next one open any."""
 
@@ -39,6 +43,7 @@ class Rests:
         self._equal_for = self._apart_for = 0
         self._still = False
         self._in_a_row = 0
+        self._least_s = math.inf
 
     @property
     def calm(self) -> bool:
@@ -73,6 +78,9 @@ class Rests:
             return NEVER
         if old.rest == NEVER:
             return 0
+        if iteration_s > LONGER * self._least_s:
+            self._in_a_row, self._least_s = 0, iteration_s
+        self._least_s = min(self._least_s, iteration_s)
         self._in_a_row += 1
         longest_s = LONG_REST_S if self._in_a_row > LONG_AFTER else REST_S
         most = min(MOST_TOGETHER, together, int(min(longest_s / iteration_s, MOST_TOGETHER)))

@@ -8,7 +8,7 @@ from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import MOST_TOGETHER
 from lbbsp.worker import rest
 from lbbsp.worker.channel import held_back
-from lbbsp.worker.rest import CALM_AFTER, LONG_AFTER, LONG_REST_S, MOST_EQUAL, NEAR, NEVER, REST_S, Rests
+from lbbsp.worker.rest import CALM_AFTER, LONG_AFTER, LONG_REST_S, LONGER, MOST_EQUAL, NEAR, NEVER, REST_S, Rests
 from lbbsp.worker.vector import Vector, pack, unpack
 
 EQUAL = Bounds(8, np.zeros(2), np.full(2, 8), 1).equal()
@@ -85,6 +85,16 @@ def test_rests_grow_longer_while_no_size_changes_and_a_change_makes_them_short_a
     assert lengths[-1] == round(LONG_REST_S / 0.1) - 1
     rests.sent(Vector(EQUAL.copy()))
     assert opened(rests, iteration_s=0.1) == lengths[0]
+
+
+def test_an_iteration_that_takes_far_longer_makes_rests_short_again() -> None:
+    rests = calm()
+    for _ in range(LONG_AFTER + 1):
+        long = opened(rests, iteration_s=0.05)
+    assert 0.05 * long > REST_S
+    slow_s = 1.01 * LONGER * 0.05
+    assert slow_s * opened(rests, iteration_s=slow_s) <= REST_S
+    assert 0.05 * opened(rests, iteration_s=0.05) <= REST_S
 
 
 def test_sizes_that_are_nearly_equal_rest_too_and_others_do_not() -> None:
