@@ -126,7 +126,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     """... the first packet there, good once ..."""
     answer: Annotated[bytes, Meta(max_length=64)] = b""
     """... and the first packet from there: the lane is open."""
-    together: Annotated[int, Meta(ge=1, le=MOST_TOGETHER)] = 1
+    together: Annotated[int, Meta(ge=1, le=1_024)] = 1
     """The most iterations that a report may be of, where nothing changes."""
 
 

@@ -13,6 +13,7 @@ import msgspec
 import zmq
 
 from lbbsp.protocol import (
+    MOST_TOGETHER,
     UNREADABLE,
     Bye,
     Hello,
@@ -291,7 +292,8 @@ class Client:
             case Plan():
                 self._take_plan(message)
             case Welcome():
-                self.sensors_every, self.together = message.sensors_every, message.together
+                self.sensors_every = message.sensors_every
+                self.together = min(message.together, MOST_TOGETHER)
                 self._ask_for_lane(Invitation(message.lane, message.token, message.answer))
                 self._take_welcome()
             case Refused(reason=reason):

@@ -1,7 +1,7 @@
 """When a job rests: its sizes have long been nearly equal, so that nobody waits for plans, and most are not even sent.
 
 Rank 0 alone decides, and says with each message how many reductions follow without one; one report tells of those
-that are alike. A rest ends with its epoch, and lasts under a second. Pure. Seconds.
+that are alike. A rest ends with its epoch, and lasts under a second at the pace before it. Pure. Seconds.
 """
 
 import math
@@ -20,12 +20,14 @@ APART_COSTS = 10
 """... and where each with other sizes takes so many of them back, so that a moment's doubt is soon forgotten ..."""
 MOST_EQUAL = 130
 """... and no more than these are remembered."""
+CHANGE_COSTS = 40
+"""A change from nearly equal sizes to others that are takes so many back: who follows a neighbour must not rest."""
 REST_S, LONG_REST_S = 0.4, 0.8
 """Sizes may follow so much later, and reports be held back so long: at first, and ..."""
 LONG_AFTER = 20
-"""... after so many rests in a row in which no size has changed, and no iteration ..."""
+"""... after so many rests in a row in which no size has changed ..."""
 LONGER = 1.25
-"""... has taken so many times the least: then all should be known soon."""
+"""... and neither the newest iteration nor the usual one was so many times the least: then all should be known soon."""
 NEVER = -1
 """`Vector.rest` of a message that neither opens a rest nor lets the next one open any."""
 
@@ -56,11 +58,14 @@ class Rests:
 
     def sent(self, vector: Vector) -> None:
         """These sizes are those of the newest message."""
-        if vector.sizes is not self._seen:
-            self._seen, self._in_a_row = vector.sizes, 0
-            self._near = bool((np.abs(vector.sizes - self._equal) <= NEAR * self._equal).all())
+        moved = False
+        if vector.sizes is not self._seen and not np.array_equal(vector.sizes, self._seen):
+            near = bool((np.abs(vector.sizes - self._equal) <= NEAR * self._equal).all())
+            moved, self._near, self._in_a_row = near and self._near, near, 0
+        self._seen = vector.sizes
         self._still = self._near and vector.beta_ppm == WHOLE_PPM
-        count = self._equal_for + (1 if self._still else -APART_COSTS)
+        gain = 1 if self._still else -APART_COSTS
+        count = self._equal_for - CHANGE_COSTS if moved else self._equal_for + gain
         self._equal_for = min(max(0, count), MOST_EQUAL)
 
     def after(self, old: Vector, reductions_left: int, iteration_s: float, together: int) -> int:
@@ -75,6 +80,7 @@ class Rests:
             together: reports that the manager takes at once; 1 where it knows of no rests.
         """
         if not self.calm or self._apart_for < CALM_AFTER or together <= 1 or not iteration_s > 0.0:
+            self._in_a_row, self._least_s = 0, math.inf
             return NEVER
         if old.rest == NEVER:
             return 0

@@ -8,7 +8,7 @@ import pytest
 from scripted import HELLO, IDS, Script, report, until
 
 from lbbsp.core.bounds import Bounds
-from lbbsp.protocol import Bye, Hello, Report, Welcome, decode_to_manager
+from lbbsp.protocol import MOST_TOGETHER, Bye, Hello, Report, Welcome, decode_to_manager
 from lbbsp.worker.channel import Receiver, Reduction
 from lbbsp.worker.client import HOLD_S, Client
 from lbbsp.worker.relay import Relay
@@ -66,6 +66,13 @@ def test_none_is_held_for_long_or_beyond_what_the_manager_takes(script, client, 
     came = taken(script, client, 1)
     assert covered(came) == list(range(2, 10))
     assert came[0].together == 8
+
+
+def test_a_later_manager_that_takes_more_at_once_than_we_ever_tell_is_welcome(script, client) -> None:
+    script.say(Welcome(**IDS, rank=0, together=20 * MOST_TOGETHER))
+    until(lambda: client.together == MOST_TOGETHER, client)
+    hold(client, range(2 * MOST_TOGETHER), together=2 * MOST_TOGETHER)
+    assert {one.iterations for one in taken(script, client, 2)} == {MOST_TOGETHER}
 
 
 def test_another_bound_of_memory_is_told_at_once(script, client) -> None:

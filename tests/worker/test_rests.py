@@ -84,6 +84,10 @@ def test_rests_grow_longer_while_no_size_changes_and_a_change_makes_them_short_a
     assert set(lengths[:-1]) == {round(REST_S / 0.1) - 1}
     assert lengths[-1] == round(LONG_REST_S / 0.1) - 1
     rests.sent(Vector(EQUAL.copy()))
+    assert opened(rests, iteration_s=0.1) == lengths[-1], "the same again"
+    rests.sent(Vector(OTHER))
+    for _ in range(CALM_AFTER):
+        rests.sent(Vector(EQUAL))
     assert opened(rests, iteration_s=0.1) == lengths[0]
 
 
@@ -102,10 +106,29 @@ def test_sizes_that_are_nearly_equal_rest_too_and_others_do_not() -> None:
     apart = np.array([1, -1])
     for samples, rested in ((int(NEAR * 100), True), (int(NEAR * 100) + 1, False)):
         rests = Rests(equal)
-        for _ in range(CALM_AFTER):
+        for _ in range(CALM_AFTER + 1):
             rests.reduction(drawn=True)
             rests.sent(Vector(equal + samples * apart))
         assert rests.calm is rested
+
+
+def test_sizes_that_follow_a_neighbour_end_the_rests_though_they_stay_nearly_equal() -> None:
+    near = Bounds(200, np.zeros(2), np.full(2, 200), 1).equal()
+    rests = Rests(near)
+    for phase in range(40):
+        sizes = near + (5 if phase % 2 else -5) * np.array([1, -1])
+        for _ in range(25):
+            rests.reduction(drawn=True)
+            rests.sent(Vector(sizes))
+            assert not rests.calm
+
+
+def test_what_was_counted_of_rests_is_forgotten_while_there_are_none() -> None:
+    rests = calm()
+    for _ in range(LONG_AFTER + 1):
+        opened(rests, iteration_s=0.1)
+    opened(rests, iteration_s=0.1, together=1)
+    assert 0.1 * opened(rests, iteration_s=0.1) <= REST_S
 
 
 @pytest.mark.parametrize("iteration_s", [0.0, -1.0, float("nan")])
