@@ -15,13 +15,12 @@ from lbbsp.worker.vector import IntArray, Vector
 CALM_AFTER = 100
 """Reductions with equal sizes after which a fresh plan is not worth a wait at each draw ..."""
 NEAR = 0.1
-"""... equal but for so much of an equal size, which the noise of a machine moves to and fro ..."""
+SETTLED_AFTER = 50
+"""... or with others that are equal but for so much of an equal size, once they have held for so many reductions ..."""
 APART_COSTS = 10
 """... and where each with other sizes takes so many of them back, so that a moment's doubt is soon forgotten ..."""
 MOST_EQUAL = 130
 """... and no more than these are remembered."""
-CHANGE_COSTS = 40
-"""A change from nearly equal sizes to others that are takes so many back: who follows a neighbour must not rest."""
 REST_S, LONG_REST_S = 0.4, 0.8
 """Sizes may follow so much later, and reports be held back so long: at first, and ..."""
 LONG_AFTER = 20
@@ -40,8 +39,8 @@ class Rests:
     """
 
     def __init__(self, equal: IntArray) -> None:
-        self._equal, self._seen = equal, equal
-        self._near = True
+        self._equal = self._usual = self._seen = equal
+        self._held_for = 0
         self._equal_for = self._apart_for = 0
         self._still = False
         self._in_a_row = 0
@@ -58,15 +57,18 @@ class Rests:
 
     def sent(self, vector: Vector) -> None:
         """These sizes are those of the newest message."""
-        moved = False
         if vector.sizes is not self._seen and not np.array_equal(vector.sizes, self._seen):
-            near = bool((np.abs(vector.sizes - self._equal) <= NEAR * self._equal).all())
-            moved, self._near, self._in_a_row = near and self._near, near, 0
+            self._held_for = self._in_a_row = 0
         self._seen = vector.sizes
-        self._still = self._near and vector.beta_ppm == WHOLE_PPM
-        gain = 1 if self._still else -APART_COSTS
-        count = self._equal_for - CHANGE_COSTS if moved else self._equal_for + gain
+        self._held_for += 1
+        if self._held_for == SETTLED_AFTER and self._near():
+            self._usual = vector.sizes
+        self._still = vector.beta_ppm == WHOLE_PPM and np.array_equal(vector.sizes, self._usual)
+        count = self._equal_for + (1 if self._still else -APART_COSTS)
         self._equal_for = min(max(0, count), MOST_EQUAL)
+
+    def _near(self) -> bool:
+        return bool((np.abs(self._seen - self._equal) <= NEAR * self._equal).all())
 
     def after(self, old: Vector, reductions_left: int, iteration_s: float, together: int) -> int:
         """The rest that the message after `old` may open.

@@ -8,7 +8,18 @@ from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import MOST_TOGETHER
 from lbbsp.worker import rest
 from lbbsp.worker.channel import held_back
-from lbbsp.worker.rest import CALM_AFTER, LONG_AFTER, LONG_REST_S, LONGER, MOST_EQUAL, NEAR, NEVER, REST_S, Rests
+from lbbsp.worker.rest import (
+    CALM_AFTER,
+    LONG_AFTER,
+    LONG_REST_S,
+    LONGER,
+    MOST_EQUAL,
+    NEAR,
+    NEVER,
+    REST_S,
+    SETTLED_AFTER,
+    Rests,
+)
 from lbbsp.worker.vector import Vector, pack, unpack
 
 EQUAL = Bounds(8, np.zeros(2), np.full(2, 8), 1).equal()
@@ -106,7 +117,7 @@ def test_sizes_that_are_nearly_equal_rest_too_and_others_do_not() -> None:
     apart = np.array([1, -1])
     for samples, rested in ((int(NEAR * 100), True), (int(NEAR * 100) + 1, False)):
         rests = Rests(equal)
-        for _ in range(CALM_AFTER + 1):
+        for _ in range(SETTLED_AFTER + CALM_AFTER):
             rests.reduction(drawn=True)
             rests.sent(Vector(equal + samples * apart))
         assert rests.calm is rested
