@@ -111,7 +111,9 @@ class Job:
     def bye(self, incarnation: str, rank: int) -> bool:
         """A rank has ended; True when nothing is left of the job."""
         live = self.running(incarnation)
-        if live is not None and live.bye(rank):
+        if live is not None and rank >= live.hello.world_size:  # refused, so no part of it
+            self._rosters[incarnation].remove(rank)
+        elif live is not None and live.bye(rank):
             self._before, self._version, self.live = self.left(math.inf), live.version, None
             del self._rosters[incarnation]
         elif live is None:

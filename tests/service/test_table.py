@@ -186,6 +186,22 @@ def test_a_rank_beyond_a_world_that_has_shrunk_is_no_part_of_it(table):
     assert isinstance(say(table, report(0, 0, 90, 1000.0))[peer_of(0)][0], Plan)
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_rank_beyond_a_world_that_has_shrunk_leaves_without_a_fault_and_may_come_back(table, rank):
+    for each in range(WORLD):
+        say(table, hello(each))
+    (refused,) = {type(one) for one in say(table, hello(0, world_size=1))[peer_of(rank)]}
+    assert refused is Refused
+    say(table, Bye(job="j", incarnation="i", rank=rank))
+    assert table.rejections.of("j") == {}
+    assert run(table, [1000.0], 3).sizes == (90,)
+    say(table, Bye(job="j", incarnation="i", rank=rank))
+    assert table.rejections.of("j") == {"no hello": 1}
+    assert isinstance(say(table, hello(rank))[peer_of(rank)][-1], Refused)
+    say(table, Bye(job="j", incarnation="i", rank=0))
+    assert "j" not in table.jobs
+
+
 def test_a_job_that_nobody_speaks_for_is_forgotten(table):
     say(table, hello(0), now_s=0.0)
     table.forget_vanished(FORGET_AFTER_S)
