@@ -20,11 +20,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
+from lbbsp.demo.worker import LET_GO_S
+
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
 """glibc gives large blocks back each iteration otherwise, at a cost that jumps with the size of the batch."""
-
-LET_GO_S = 0.1
 
 BUSY = """
 import os, sys
@@ -81,11 +81,7 @@ def join(core_of: dict[int, int] | None = None) -> int:
 
 
 def leave() -> None:
-    """End the job together.
-
-    gloo's thread lets go of the barrier's tensors after everybody has left it; where the interpreter has begun to end
-    by then, that thread aborts the process (torch 2.13, without any of ours too).
-    """
+    """End the job together."""
     dist.barrier()
     dist.destroy_process_group()
     time.sleep(LET_GO_S)

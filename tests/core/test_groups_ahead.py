@@ -1,6 +1,7 @@
 """A job that tells of many iterations at once follows a change as soon as one that tells of each, however far ahead."""
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ class Job:
     def __init__(self, lookahead: int) -> None:
         self.manager = BatchSizeManager(JobSpec(BOUNDS, lookahead=lookahead), "ema")
         self.iteration = 0
-        self._coming = deque([BOUNDS.equal()] * (lookahead + 1))
+        self._coming = deque([BOUNDS.equal()] * (lookahead + 1), maxlen=lookahead + 1)
 
     def run(self, iterations: int, speeds: tuple[float, float], group: int = 1) -> None:
         for _ in range(iterations // group):
@@ -37,13 +38,7 @@ class Job:
                     together=group,
                 )
             self._coming.extend([made.sizes] * group)
-            while len(self._coming) > self._coming_length:
-                self._coming.popleft()
             self.manager.catch_up()
-
-    @property
-    def _coming_length(self) -> int:
-        return self.manager.job.lookahead + 1
 
     @property
     def mode(self) -> str:
@@ -60,6 +55,14 @@ def gone_back_to_equal(lookahead: int) -> Job:
     raise AssertionError("balanced sizes never lost")
 
 
+def iterations_until(done: Callable[[Job], bool], job: Job, group: int) -> int:
+    """After a step of rank 1 to half its speed."""
+    began = job.iteration
+    while not done(job) and job.iteration < began + 400:
+        job.run(group, (1000.0, 500.0), group)
+    return job.iteration - began
+
+
 @pytest.mark.parametrize("lookahead", [0, 2, 8])
 def test_a_job_with_equal_sizes_balances_again_as_soon_by_groups_as_by_single_iterations(lookahead: int) -> None:
     waited = {}
@@ -67,10 +70,7 @@ def test_a_job_with_equal_sizes_balances_again_as_soon_by_groups_as_by_single_it
         job = gone_back_to_equal(lookahead)
         job.run(SETTLE, (1000.0, 1000.0), group)
         assert job.mode == "equal"
-        began = job.iteration
-        while job.mode == "equal" and job.iteration < began + 400:
-            job.run(group, (1000.0, 500.0), group)
-        waited[group] = job.iteration - began
+        waited[group] = iterations_until(lambda job: job.mode != "equal", job, group)
     assert waited[GROUP] <= waited[1] + FEW * GROUP
 
 
@@ -80,8 +80,5 @@ def test_sizes_follow_a_step_as_soon_by_groups_as_by_single_iterations(lookahead
     for group in (1, GROUP):
         job = Job(lookahead)
         job.run(SETTLE, (1000.0, 1000.0), group)
-        began = job.iteration
-        while job.manager.stats().sizes[0] < 165 and job.iteration < began + 400:
-            job.run(group, (1000.0, 500.0), group)
-        waited[group] = job.iteration - began
+        waited[group] = iterations_until(lambda job: job.manager.stats().sizes[0] >= 165, job, group)
     assert waited[GROUP] <= waited[1] + FEW * GROUP

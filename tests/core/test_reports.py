@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbbsp.core.reports import ABSURD_IN_A_ROW, FAR_AHEAD, MOST_OPEN, Inbox, RejectedReport, Rejection
+from lbbsp.core.reports import ABSURD_IN_A_ROW, FAR_AHEAD, FOLLOWS, MOST_OPEN, Inbox, RejectedReport, Rejection
 
 
 def add(inbox, rank, iteration, samples=8, own_time_s=0.1, draws=1, wait_s=0.0, settled=True, sensors=()):
@@ -107,8 +107,8 @@ def test_a_time_absurd_for_long_enough_is_the_new_usual(inbox):
     first = ABSURD_IN_A_ROW
     for iteration in range(first, first + ABSURD_IN_A_ROW - 1):
         assert rejected(inbox, 0, iteration, own_time_s=0.01) is Rejection.ABSURD
-    assert add(inbox, 0, first + ABSURD_IN_A_ROW, own_time_s=0.01) == []
-    assert add(inbox, 0, first + ABSURD_IN_A_ROW + 1, own_time_s=0.01) == [first + ABSURD_IN_A_ROW]
+    assert add(inbox, 0, first + FOLLOWS, own_time_s=0.01) == []
+    assert add(inbox, 0, first + FOLLOWS + 1, own_time_s=0.01) == []
 
 
 def test_ranks_far_ahead_together_are_believed_and_one_alone_is_not():
