@@ -3,6 +3,7 @@
 Knows nothing of reports or predictors. Times in seconds, sizes in samples, speeds in samples/s.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,17 @@ PROBE_AFTER = 50
 RETURN_AT = 0.5
 """Where the best sizes promise less than so much of what a change must, over equal ones, sizes are equal again."""
 
+UNREST_S = 1e-3
+"""What an iteration costs more where sizes move: decisions and messages that a job of equal sizes leaves out (`python
+bench/overhead.py`). A change away from equal sizes must promise so much more ..."""
+LASTS = 0.02
+"""... unless usual times promise enough: this is the share of the newest times in them. And where ..."""
+ONE_ALONE = 5.0
+"""... one iteration alone promises less than so many times that beyond what a change must, it is not believed yet."""
+LEAST_S = 1e-9
+
+Array = npt.NDArray[np.float64]
+
 
 class Balance:
     """Holds the balanced sizes and decides when they change.
@@ -32,29 +44,52 @@ class Balance:
         self._equal = self.sizes
         self._bounds, self._threshold = bounds, threshold
         self._unseen = np.zeros(bounds.world_size, dtype=np.int64)
+        self._usual_s: Array = np.zeros(bounds.world_size)
+        self._promising = 0
 
-    def update(self, curves: TimeCurves, doubt: float, seen: npt.NDArray[np.bool_]) -> None:
+    def update(self, curves: TimeCurves, doubt: float, seen: npt.NDArray[np.bool_], iterations: int = 1) -> None:
         """Take the newest forecast curves.
 
         Args:
             curves: predicted own time of each rank against its size.
             doubt: share of the iteration time that noise alone can make other sizes look better by.
             seen: which ranks showed a speed in the newest iteration.
+            iterations: that it is the mean of.
         """
         self._unseen = np.where(seen, 0, self._unseen + 1)
         if self._probe(curves):
             return
         asked = self._threshold + doubt
         best_s = curves.no_plan_before_s(self._bounds.global_batch)
-        if best_s > float(curves.time_s(self._equal).max()) * (1.0 - RETURN_AT * asked):
+        times_s = curves.time_s(self._equal)
+        equal_s = float(times_s.max())
+        promise = 1.0 - best_s / equal_s
+        self._usual_s += LASTS * (times_s - self._usual_s)
+        self._promising = self._promising + iterations if promise >= asked else 0
+        if promise < RETURN_AT * asked:
             self.sizes = self._equal
             return
+        if np.array_equal(self.sizes, self._equal):
+            asked += self._asked_more(promise - asked, UNREST_S / equal_s)
         enough_s = float(curves.time_s(self.sizes).max()) * (1.0 - asked)
         if best_s >= enough_s:
             return
         sizes = allocate(curves, self._bounds)
         if float(curves.time_s(sizes).max()) < enough_s:
             self.sizes = sizes
+
+    def _asked_more(self, beyond: float, unrest: float) -> float:
+        """What equal sizes must be beaten by, more than others: infinitely, where one iteration alone promises little.
+
+        Args:
+            beyond: what the best sizes promise more than others must.
+            unrest: what other sizes cost; both as shares of an iteration.
+        """
+        if self._promising < 2 and beyond < ONE_ALONE * unrest:
+            return math.inf
+        usual_s = np.fmax(self._usual_s, LEAST_S)
+        usual_promise = 1.0 - 1.0 / float(usual_s.max() * (1.0 / usual_s).mean())
+        return 0.0 if usual_promise >= self._threshold else unrest
 
     def rebound(self, bounds: Bounds) -> None:
         """Bounds have changed: sizes that break them give way."""

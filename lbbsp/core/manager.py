@@ -260,7 +260,7 @@ class BatchSizeManager:
             self._late.follow(gathered.input_s, time_s)
             if self._rule is None:
                 doubt = self._calm.doubt + self._late.doubt
-                self._balance.update(self._fit.curves(self._speeds), doubt, np.isfinite(speed))
+                self._balance.update(self._fit.curves(self._speeds), doubt, np.isfinite(speed), gathered.iterations)
             else:
                 self._balance.sizes = self._rule.propose(samples, time_s, self.limits.bounds)
         if self._in_flight:  # no plan was made in between: the newest was that of all these iterations

@@ -109,7 +109,7 @@ class Daemon:
                 self.desk.answer()
             if self._parents_end in ready:
                 self._stopped_by = PARENT_GONE
-            self._serve()
+            self._serve(self._router.socket in ready)
             self._spare.spend()
             now_s = self._clock()
             if self._recorder is not None:
@@ -143,19 +143,20 @@ class Daemon:
             self._lanes.close()
         self._context.destroy(linger=0)
 
-    def _serve(self) -> None:
+    def _serve(self, by_zeromq: bool) -> None:
+        """All that has come, up to BATCH; a look at ZeroMQ costs as much as a message, so only where it has news."""
         left = BATCH
-        while left > 0 and (taken := self._round()):
+        while left > 0 and (taken := self._round(by_zeromq)):
             left -= taken
         self._table.catch_up()
 
-    def _round(self) -> int:
+    def _round(self, by_zeromq: bool) -> int:
         """One frame of each lane and as many of ZeroMQ's, so that neither way's news run far ahead; how many came."""
         taken = 0
         for speaker, frame in self._lanes.round() if self._lanes is not None else ():
             taken += 1
             self._take(self._router.through_lane(speaker, frame, self._clock()), speaker.peer)
-        for _ in range(max(1, taken)):
+        for _ in range(max(1, taken) if by_zeromq else 0):
             if not self._router.waiting():
                 break
             taken += 1

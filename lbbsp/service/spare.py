@@ -41,6 +41,8 @@ class Spare:
     def spend(self) -> None:
         """Spend what has been saved up, if there is a job that wants it."""
         now_s = self._clock()
+        if now_s - self._at_s < LEAST_S / SHARE:
+            return
         share = BUSY_SHARE if self._idle(now_s) < IDLE_CORES else SHARE
         self._saved_s = min(MOST_S, self._saved_s + share * (now_s - self._at_s))
         self._at_s = now_s

@@ -111,6 +111,12 @@ class Client:
         return -1 if lane is None else lane.descriptor
 
     @property
+    def by_lane(self) -> bool:
+        """Whether plans come by the lane."""
+        lane = self._lane
+        return lane is not None and lane.open
+
+    @property
     def away(self) -> bool:
         """True while no manager has welcomed us: a plan can't come."""
         return not self._welcomed
@@ -196,7 +202,7 @@ class Client:
     def look(self) -> None:
         """Take what has come in by the lane; see to all else once in PUMP_EVERY_S, and where there is no lane."""
         self._read_lane()
-        if self._lane is None or not self._lane.open or not self._welcomed or self._clock() >= self._pump_due_s:
+        if not (self.by_lane and self._welcomed) or self._clock() >= self._pump_due_s:
             self.pump()
 
     def close(self) -> None:

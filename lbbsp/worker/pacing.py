@@ -5,6 +5,7 @@ when a draw wants the sizes, and not at all while the manager is away or keeps a
 one monotonic clock.
 """
 
+import math
 from collections import deque
 
 GRACE_SHARE = 0.01
@@ -20,6 +21,8 @@ class Pacing:
 
     def __init__(self) -> None:
         self.iteration_s = 0.0
+        self.prompt = False
+        """Whether none of the last plans failed to come."""
         self._reducing_s = 0.0
         self._needed: deque[float] = deque(maxlen=REMEMBERED)
         self._last_event_s: float | None = None
@@ -65,6 +68,7 @@ class Pacing:
     def arrived(self, late_s: float) -> None:
         """A plan came `late_s` after the moment when it was wanted (negative: before); inf if it never came."""
         self._needed.append(late_s)
+        self.prompt = len(self._needed) == REMEMBERED and math.isfinite(max(self._needed))
 
 
 def _smooth(old_s: float, new_s: float) -> float:

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 IDLE_POLL_S = 1.0
+WATCH_S = 0.25
+"""A plan that is missing where all have come in time is noticed after so long, unless a draw asks for it."""
 NAP_S = 1e-4
 FORK_WAIT_S = 5.0
 
@@ -86,9 +88,9 @@ class Relay(threading.Thread):
             os.eventfd_write(self._wake, 1)
 
     def reduced(self) -> None:
-        """Let the deadline be known, unless the plan came first: each wake-up costs the training thread time."""
+        """Let the deadline be known, unless the plan is there or will be: a wake-up costs the training thread time."""
         self._reduced_s = self._clock()
-        if not self._done(sent=False):
+        if not (self.pacing.prompt or self._done(sent=False)):
             os.eventfd_write(self._wake, 1)
 
     def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
@@ -153,19 +155,20 @@ class Relay(threading.Thread):
         lane = -1
         while self._fault is None and not (self._closing and due is None and not self._inbox):
             lane = _follow(poller, lane, -1 if self._ill else self._client.lane)
-            _wait(woken if self.calm else poller, self._timeout_s(due))
+            ready = _wait(woken if self.calm else poller, self._timeout_s(due))
             with self._holding:
-                due = self._turn(due)
+                due = self._turn(due, ready)
         self._client.close()
 
-    def _turn(self, due: Reduction | None) -> Reduction | None:
+    def _turn(self, due: Reduction | None, ready: set[int]) -> Reduction | None:
         """One turn of the loop: take in what came, send what is due."""
-        _drain(self._wake)
+        if self._wake in ready:
+            _drain(self._wake)
         while self._inbox:
             if due is not None:
                 self._send(due, None)
             due = self._accept(self._inbox.popleft())
-        plan = self._guarded(lambda: self._fresh(due))
+        plan = self._guarded(lambda: self._fresh(due, ready))
         if due is None:
             self._guarded(lambda: self._client.flush(HOLD_S))
             return None
@@ -199,12 +202,12 @@ class Relay(threading.Thread):
         away = self._client.away or self._client.refused is not None
         return self._closing or self._ill or due.report is None or away
 
-    def _fresh(self, due: Reduction | None) -> Plan | None:
-        """The manager's plan for this reduction, if it is there."""
-        if self.calm:
-            self._client.look()
-        else:
+    def _fresh(self, due: Reduction | None, ready: set[int]) -> Plan | None:
+        """The manager's plan for this reduction, if it is there; looks only where something may have come."""
+        if ready - {self._wake, self._client.lane}:
             self._client.pump()
+        elif ready != {self._wake} or self.calm or not self._client.by_lane:
+            self._client.look()
         plan = self._client.plan()
         if due is None or plan is None or due.report is None or plan.based_on_iteration < due.report.iteration:
             return None
@@ -212,7 +215,7 @@ class Relay(threading.Thread):
 
     def _timeout_s(self, due: Reduction | None) -> float:
         if due is None:
-            return IDLE_POLL_S
+            return IDLE_POLL_S if self.calm else WATCH_S
         deadline_s = self.pacing.deadline_s(due.at_s, self._reduced_s, self._wanted_s, self._tail_s)
         return max(0.0, min(IDLE_POLL_S, deadline_s - self._clock()))
 
@@ -296,12 +299,14 @@ def _follow(poller: "select.poll", before: int, now: int) -> int:
     return now
 
 
-def _wait(poller: "select.poll", timeout_s: float) -> None:
-    """Wait for a wake-up or for ZeroMQ's descriptor; below poll's grain of 1 ms in short naps.
+def _wait(poller: "select.poll", timeout_s: float) -> set[int]:
+    """The descriptors that became ready within a time; below poll's grain of 1 ms it is waited for in short naps.
 
-    The socket itself is touched only under the relay's lock: the training thread reports on it too.
+    ZeroMQ's socket itself is touched only under the relay's lock: the training thread reports on it too.
     """
-    if timeout_s >= 1e-3:
-        poller.poll(int(1000 * timeout_s))
-    elif timeout_s > 0 and not poller.poll(0):
-        time.sleep(min(timeout_s, NAP_S))
+    until_s = time.perf_counter() + timeout_s
+    ready = poller.poll(int(1000 * timeout_s))
+    while not ready and (left_s := until_s - time.perf_counter()) > 0:
+        time.sleep(min(left_s, NAP_S))
+        ready = poller.poll(0)
+    return {descriptor for descriptor, _ in ready}

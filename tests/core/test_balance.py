@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lbbsp.core.balance import PROBE_AFTER, Balance
+from lbbsp.core.balance import LASTS, ONE_ALONE, PROBE_AFTER, UNREST_S, Balance
 from lbbsp.core.bounds import Bounds
 from lbbsp.core.sizing import Curves, allocate
 
@@ -64,3 +64,64 @@ def test_a_rank_that_may_have_no_samples_is_never_probed():
     for _ in range(2 * PROBE_AFTER):
         balance.update(lines(1.0, 1.0), 0.0, np.array([True, False]))
     assert balance.sizes.tolist() == [10, 0]
+
+
+THRESHOLD = 0.02
+HALF = 1000 / 2
+
+
+def promising(share: float, iteration_s: float) -> Curves:
+    """Rank 1 slower, so that the best sizes promise so much of an iteration of equal ones."""
+    return lines((1 - 2 * share) * iteration_s / HALF, iteration_s / HALF)
+
+
+def long_equal(iteration_s: float) -> Balance:
+    """A job whose ranks have long been alike."""
+    balance = Balance(BOUNDS, threshold=THRESHOLD)
+    for _ in range(200):
+        balance.update(promising(0.0, iteration_s), 0.0, SEEN)
+    return balance
+
+
+def left_after(balance: Balance, curves: list[Curves], iterations: int = 1) -> int | None:
+    """Updates after which sizes are not equal any more; None: they are still."""
+    for number, curve in enumerate(curves, 1):
+        balance.update(curve, 0.0, SEEN, iterations)
+        if not np.array_equal(balance.sizes, BOUNDS.equal()):
+            return number
+    return None
+
+
+@pytest.mark.parametrize("iteration_s", [0.03, 0.1, 1.0])
+def test_equal_sizes_are_left_for_a_moment_only_where_it_promises_what_moving_sizes_cost_too(iteration_s):
+    unrest = UNREST_S / iteration_s
+    least = 1 / HALF  # sizes are whole
+    assert left_after(long_equal(iteration_s), [promising(THRESHOLD + 0.8 * unrest, iteration_s)] * 3) is None
+    assert left_after(long_equal(iteration_s), [promising(THRESHOLD + 1.2 * unrest + least, iteration_s)] * 3) in (1, 2)
+
+
+@pytest.mark.parametrize("iteration_s", [0.01, 0.03, 0.1, 1.0])
+def test_what_lasts_is_followed_whatever_moving_sizes_cost(iteration_s):
+    gain = THRESHOLD + 2 / HALF
+    assert left_after(long_equal(iteration_s), [promising(gain, iteration_s)] * int(5 / LASTS)) is not None
+
+
+@pytest.mark.parametrize("iteration_s", [0.02, 0.05])
+def test_ranks_that_are_slow_in_turn_promise_nothing_that_lasts(iteration_s):
+    gain = THRESHOLD + 0.8 * UNREST_S / iteration_s
+    one, other = promising(gain, iteration_s), lines(iteration_s / HALF, (1 - 2 * gain) * iteration_s / HALF)
+    assert left_after(long_equal(iteration_s), [one, other] * 200) is None
+
+
+@pytest.mark.parametrize("iteration_s", [0.03, 0.05, 0.1])
+def test_one_iteration_alone_is_believed_only_where_it_promises_much(iteration_s):
+    unrest = UNREST_S / iteration_s
+    little, much = THRESHOLD + (ONE_ALONE - 1) * unrest, THRESHOLD + (ONE_ALONE + 1) * unrest
+    none = promising(0.0, iteration_s)
+    assert left_after(long_equal(iteration_s), [promising(little, iteration_s), none] * 10) is None
+    assert left_after(long_equal(iteration_s), [promising(little, iteration_s)] * 2) == 2
+    assert left_after(long_equal(iteration_s), [promising(much, iteration_s)]) == 1
+
+
+def test_the_mean_of_several_iterations_is_believed_at_once():
+    assert left_after(long_equal(0.05), [promising(0.09, 0.05)], iterations=4) == 1

@@ -13,7 +13,8 @@ from lbbsp.core.bounds import Bounds
 from lbbsp.protocol import Hello, Report
 from lbbsp.worker.channel import Reduction
 from lbbsp.worker.client import Client
-from lbbsp.worker.relay import Relay
+from lbbsp.worker.pacing import REMEMBERED
+from lbbsp.worker.relay import WATCH_S, Relay
 from lbbsp.worker.rest import APART_COSTS, CALM_AFTER, MOST_EQUAL
 from lbbsp.worker.vector import Vector
 
@@ -131,6 +132,17 @@ def test_other_sizes_end_the_calm_at_once_and_where_they_stay_equal_ones_bring_i
     assert not job.relay.calm
     job.settle(1)
     assert job.relay.calm
+
+
+def test_a_plan_that_is_missing_where_all_came_in_time_holds_the_others_up_but_for_a_moment(job) -> None:
+    job.settle(REMEMBERED)
+    assert job.relay.pacing.prompt
+    del job.relay.pacing.deadline_s  # the real one
+    job.reduce(answered=False)
+    job.relay.reduced()
+    began_s = time.perf_counter()
+    assert tuple(job.receive()[-4:-2]) == (4, 4), "while rank 0 does not draw"
+    assert time.perf_counter() - began_s < WATCH_S + 1.0
 
 
 def test_another_incarnation_begins_without_calm(job) -> None:

@@ -80,3 +80,9 @@ def test_a_pause_does_not_raise_what_counts_as_1_percent() -> None:
     pacing = paced()
     pacing.event(50 * ITERATION_S + 3600.0)
     assert pacing.iteration_s < 1.5 * ITERATION_S
+
+
+@given(late_s=st.lists(LATE, max_size=3 * REMEMBERED))
+def test_plans_are_prompt_once_so_many_in_a_row_have_come(late_s: list[float]) -> None:
+    newest = late_s[-REMEMBERED:]
+    assert paced(late_s=late_s).prompt == (len(newest) == REMEMBERED and all(map(math.isfinite, newest)))
