@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lbbsp.core.bounds import Bounds, IntArray
 from lbbsp.core.rules.base import within
-from lbbsp.core.sizing import TimeCurves, allocate, fits
+from lbbsp.core.sizing import Curves, allocate, fits
 
 PROBE_AFTER = 50
 """Iterations without a speed after which a rank at size 0 gets the least size above it, to be seen again."""
@@ -26,7 +26,6 @@ LASTS = 0.02
 """... unless usual times promise enough: this is the share of the newest times in them. And where ..."""
 ONE_ALONE = 5.0
 """... one iteration alone promises less than so many times that beyond what a change must, it is not believed yet."""
-LEAST_S = 1e-9
 
 Array = npt.NDArray[np.float64]
 
@@ -47,7 +46,7 @@ class Balance:
         self._usual_s: Array = np.zeros(bounds.world_size)
         self._promising = 0
 
-    def update(self, curves: TimeCurves, doubt: float, seen: npt.NDArray[np.bool_], iterations: int = 1) -> None:
+    def update(self, curves: Curves, doubt: float, seen: npt.NDArray[np.bool_], iterations: int = 1) -> None:
         """Take the newest forecast curves.
 
         Args:
@@ -70,7 +69,8 @@ class Balance:
             self.sizes = self._equal
             return
         if np.array_equal(self.sizes, self._equal):
-            asked += self._asked_more(promise - asked, UNREST_S / equal_s)
+            slower = np.divide(self._usual_s, times_s, out=np.ones(len(times_s)), where=times_s > 0)
+            asked += self._asked_more(curves.slowed(slower), promise - asked, UNREST_S / equal_s)
         enough_s = float(curves.time_s(self.sizes).max()) * (1.0 - asked)
         if best_s >= enough_s:
             return
@@ -78,18 +78,18 @@ class Balance:
         if float(curves.time_s(sizes).max()) < enough_s:
             self.sizes = sizes
 
-    def _asked_more(self, beyond: float, unrest: float) -> float:
+    def _asked_more(self, usual: Curves, beyond: float, unrest: float) -> float:
         """What equal sizes must be beaten by, more than others: infinitely, where one iteration alone promises little.
 
         Args:
+            usual: the curves at usual times.
             beyond: what the best sizes promise more than others must.
             unrest: what other sizes cost; both as shares of an iteration.
         """
-        if self._promising < 2 and beyond < ONE_ALONE * unrest:
-            return math.inf
-        usual_s = np.fmax(self._usual_s, LEAST_S)
-        usual_promise = 1.0 - 1.0 / float(usual_s.max() * (1.0 / usual_s).mean())
-        return 0.0 if usual_promise >= self._threshold else unrest
+        best_s, equal_s = usual.no_plan_before_s(self._bounds.global_batch), float(usual.time_s(self._equal).max())
+        if best_s <= equal_s * (1.0 - self._threshold):
+            return 0.0
+        return math.inf if self._promising < 2 and beyond < ONE_ALONE * unrest else unrest
 
     def rebound(self, bounds: Bounds) -> None:
         """Bounds have changed: sizes that break them give way."""
@@ -97,7 +97,7 @@ class Balance:
         if fits(self.sizes, bounds):
             self.sizes = within(self.sizes, bounds)
 
-    def _probe(self, curves: TimeCurves) -> bool:
+    def _probe(self, curves: Curves) -> bool:
         """A rank without samples shows no speed, so it could never come back by itself."""
         unit = self._bounds.granularity
         lost = (self.sizes == 0) & (self._unseen >= PROBE_AFTER) & (self._bounds.max_samples >= unit)

@@ -58,6 +58,10 @@ class Curves:
         """The curves of some ranks only."""
         return Curves(self.flat_s[ranks], self.offset_s[ranks], self.slope_s[ranks])
 
+    def slowed(self, times: Array) -> "Curves":
+        """The same devices so many times slower, (ranks,)."""
+        return Curves(times * self.flat_s, times * self.offset_s, times * self.slope_s)
+
     def no_plan_before_s(self, total_samples: int) -> float:
         """Where all ranks end together on their lines alone, without bounds, in fractions of samples."""
         if not (self.slope_s > 0).all():

@@ -41,11 +41,10 @@ class Spare:
     def spend(self) -> None:
         """Spend what has been saved up, if there is a job that wants it."""
         now_s = self._clock()
-        if now_s - self._at_s < LEAST_S / SHARE:
-            return
-        share = BUSY_SHARE if self._idle(now_s) < IDLE_CORES else SHARE
-        self._saved_s = min(MOST_S, self._saved_s + share * (now_s - self._at_s))
-        self._at_s = now_s
+        if now_s - self._at_s >= LEAST_S / SHARE:
+            share = BUSY_SHARE if self._idle(now_s) < IDLE_CORES else SHARE
+            self._saved_s = min(MOST_S, self._saved_s + share * (now_s - self._at_s))
+            self._at_s = now_s
         while self._table.planned and self._saved_s >= LEAST_S and not self._waiting():
             self._train(next(iter(self._table.planned)))
 

@@ -155,7 +155,7 @@ class Relay(threading.Thread):
         lane = -1
         while self._fault is None and not (self._closing and due is None and not self._inbox):
             lane = _follow(poller, lane, -1 if self._ill else self._client.lane)
-            ready = _wait(woken if self.calm else poller, self._timeout_s(due))
+            ready = _wait(woken if self.calm or self._ill else poller, self._timeout_s(due))
             with self._holding:
                 due = self._turn(due, ready)
         self._client.close()
@@ -217,7 +217,8 @@ class Relay(threading.Thread):
         if due is None:
             return IDLE_POLL_S if self.calm else WATCH_S
         deadline_s = self.pacing.deadline_s(due.at_s, self._reduced_s, self._wanted_s, self._tail_s)
-        return max(0.0, min(IDLE_POLL_S, deadline_s - self._clock()))
+        longest_s = WATCH_S if self.pacing.prompt else IDLE_POLL_S  # nobody says that the reduction has ended
+        return max(0.0, min(longest_s, deadline_s - self._clock()))
 
     def _send(self, due: Reduction, plan: Plan | None) -> None:
         """One broadcast: the newest plan that is newer and fits, else the sizes in force."""

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lbbsp.core.balance import LASTS, ONE_ALONE, PROBE_AFTER, UNREST_S, Balance
 from lbbsp.core.bounds import Bounds
@@ -75,9 +77,9 @@ def promising(share: float, iteration_s: float) -> Curves:
     return lines((1 - 2 * share) * iteration_s / HALF, iteration_s / HALF)
 
 
-def long_equal(iteration_s: float) -> Balance:
+def long_equal(iteration_s: float, bounds: Bounds = BOUNDS) -> Balance:
     """A job whose ranks have long been alike."""
-    balance = Balance(BOUNDS, threshold=THRESHOLD)
+    balance = Balance(bounds, threshold=THRESHOLD)
     for _ in range(200):
         balance.update(promising(0.0, iteration_s), 0.0, SEEN)
     return balance
@@ -100,10 +102,35 @@ def test_equal_sizes_are_left_for_a_moment_only_where_it_promises_what_moving_si
     assert left_after(long_equal(iteration_s), [promising(THRESHOLD + 1.2 * unrest + least, iteration_s)] * 3) in (1, 2)
 
 
-@pytest.mark.parametrize("iteration_s", [0.01, 0.03, 0.1, 1.0])
-def test_what_lasts_is_followed_whatever_moving_sizes_cost(iteration_s):
-    gain = THRESHOLD + 2 / HALF
-    assert left_after(long_equal(iteration_s), [promising(gain, iteration_s)] * int(5 / LASTS)) is not None
+@given(
+    iteration_s=st.sampled_from([0.01, 0.03, 0.1, 1.0]),
+    theta=st.tuples(*[st.floats(0, 5 * HALF)] * 2),
+    slower=st.floats(0.5, 0.98),
+    granularity=st.sampled_from([1, 10]),
+)
+def test_what_lasts_is_followed_whatever_moving_sizes_cost(iteration_s, theta, slower, granularity):
+    """Whatever fixed costs the ranks have: theirs in samples."""
+    bounds = Bounds(1000, np.ones(2), np.full(2, 1000), granularity)
+    speed = (np.array(theta) + HALF) / (np.array([slower, 1.0]) * iteration_s)
+    curves = Curves(np.zeros(2), np.array(theta) / speed, 1.0 / speed)
+    balance, alike = long_equal(iteration_s, bounds), curves.slowed(np.array([1.0 / slower, 1.0]))
+    gain = 1 - curves.time_s(allocate(curves, bounds)).max() / iteration_s
+    for number in range(int(5 / LASTS)):
+        balance.update(alike if number < 10 else curves, 0.0, SEEN)
+    assert (balance.sizes.tolist() != [500, 500]) == (gain > THRESHOLD + 1e-3) or abs(gain - THRESHOLD) < 2e-3
+
+
+def test_what_lasts_is_followed_where_each_second_forecast_promises_too_little():
+    """Nothing alone, and usually enough."""
+    more, less = promising(0.086, 0.03), promising(0.0199, 0.03)
+    assert left_after(long_equal(0.03), [more, less] * 100) is not None
+
+
+def test_ranks_without_samples_promise_nothing_and_warn_of_nothing():
+    bounds = Bounds(10, np.zeros(3), np.full(3, 10), granularity=5)
+    balance = Balance(bounds, threshold=THRESHOLD)
+    for slower in (1.0, 1.5, 0.7):
+        balance.update(lines(1.0, slower, 1.0), 0.0, np.ones(3, dtype=bool))
 
 
 @pytest.mark.parametrize("iteration_s", [0.02, 0.05])
@@ -118,7 +145,7 @@ def test_one_iteration_alone_is_believed_only_where_it_promises_much(iteration_s
     unrest = UNREST_S / iteration_s
     little, much = THRESHOLD + (ONE_ALONE - 1) * unrest, THRESHOLD + (ONE_ALONE + 1) * unrest
     none = promising(0.0, iteration_s)
-    assert left_after(long_equal(iteration_s), [promising(little, iteration_s), none] * 10) is None
+    assert left_after(long_equal(iteration_s), [promising(little, iteration_s), none] * 3) is None
     assert left_after(long_equal(iteration_s), [promising(little, iteration_s)] * 2) == 2
     assert left_after(long_equal(iteration_s), [promising(much, iteration_s)]) == 1
 
