@@ -20,7 +20,7 @@ QUEUE_MESSAGES = 256
 SELECT_LIMIT = 1024
 """select() can't watch file descriptors from here on."""
 RECONNECT_MS = (20, 500)
-HEARTBEAT_MS = 1_000
+HEARTBEAT_MS = 2_000
 LOST_AFTER_MS = 5_000
 
 
