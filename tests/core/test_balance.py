@@ -122,7 +122,7 @@ def test_what_lasts_is_followed_whatever_moving_sizes_cost(iteration_s, theta, s
 
 def test_what_lasts_is_followed_where_each_second_forecast_promises_too_little():
     """Nothing alone, and usually enough."""
-    more, less = promising(0.086, 0.03), promising(0.0199, 0.03)
+    more, less = promising(0.086, 0.03), promising(0.019, 0.03)
     assert left_after(long_equal(0.03), [more, less] * 100) is not None
 
 
