@@ -1,9 +1,9 @@
 """Rank 0 relays the manager's plans to the other ranks, one message after each gradient reduction.
 
-It is sent from a thread of its own as soon as the plan is there, or at its deadline (see pacing); the training thread
-is never needed. A job whose sizes have long been equal waits for no plan, and rests (see rest.py): sizes follow some
-iterations later there. The other ranks' side is in channel.py. Knows nothing of frameworks: the adapter brings the
-`Link`. Seconds.
+It is sent from a thread of its own as soon as the plan is there, or at its deadline (see pacing), which may be noticed
+WATCH_S late where all plans have come in time; the training thread is never needed. A job whose sizes have long been
+equal waits for no plan, and rests (see rest.py): sizes follow some iterations later there. The other ranks' side is in
+channel.py. Knows nothing of frameworks: the adapter brings the `Link`. Seconds.
 """
 
 import logging
