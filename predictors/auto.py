@@ -3,7 +3,7 @@
 Time lost is what counts: sizes in proportion to forecasts, the slowest worker's time over the clairvoyant one. The
 job as a whole elects one predictor by it; a worker takes another where that alone would surely have made the job
 faster, and for as long as it does. A smooth maximum (p-norm) judges the latter, so that every worker that comes
-near the slowest has a say.
+near the slowest has a say. Members that read sensors cost most: they take part in bouts, while they win enough.
 """
 
 from collections import deque
@@ -14,14 +14,15 @@ import numpy as np
 from lbbsp.errors import ConfigError
 from lbbsp.predictors.arima import Arima
 from lbbsp.predictors.arx import Arx
-from lbbsp.predictors.base import Array, Base, IntArray, Predictor, filled
-from lbbsp.predictors.contest import Contest
+from lbbsp.predictors.base import Array, Base, IntArray, filled
+from lbbsp.predictors.bouts import WORTH, Bouts
+from lbbsp.predictors.contest import BoolArray, Contest
 from lbbsp.predictors.ema import Ema
 from lbbsp.predictors.last import Last
 from lbbsp.predictors.mean import Mean
 from lbbsp.predictors.narx import Narx
 
-MEMBERS: dict[str, Callable[..., Predictor]] = {
+MEMBERS: dict[str, type[Base]] = {
     "last": Last,
     "ema": Ema,
     "mean": Mean,
@@ -35,6 +36,8 @@ USUAL = ("ema", "last", "mean", "arx", "narx")
 EQUAL = "equal"
 POWER = 12.0
 MOST_LOST = 4.0
+WARM_UP = 3
+"""Iterations that a model must have seen again after a rest, beside its horizon."""
 
 
 class Auto(Base):
@@ -68,20 +71,28 @@ class Auto(Base):
         self._each = Contest(len(self._names), workers, share=0.02, sureness=2.0)
         self._elected = np.zeros(1, dtype=np.intp)
         self._chosen = np.zeros(workers, dtype=np.intp)
+        self._plain: BoolArray = np.array([*(not member.reads_sensors for member in self._members), True])
+        """Candidates that cost next to nothing."""
+        self._plain_elected = np.full(1, self._plain.argmax())
+        self._bouts = Bouts(horizon + WARM_UP) if self._plain[:-1].any() and not self._plain.all() else None
 
     def in_charge(self) -> tuple[str, ...]:
         """Name of the member that forecasts each worker now."""
         return tuple(self._names[index] for index in self._chosen)
 
     def train(self, more: Callable[[], bool]) -> None:
-        """Every member in turn gets its share of the steps."""
-        for member in self._members:
+        """Every member that takes part gets its share of the steps, in turn."""
+        for member in self._active():
             member.train(more)
+
+    def _active(self) -> list[Base]:
+        resting = self._bouts is not None and self._bouts.resting
+        return [member for member in self._members if not (resting and member.reads_sensors)]
 
     def _learn(self, speed: Array, sensors: Array) -> None:
         if len(self._made) == self.horizon:
             self._judge(*self._made[0], speed)
-        for member in self._members:
+        for member in self._active():
             member.observe(speed, sensors)
         forecasts = self._forecasts(sensors, self.horizon)
         self._made.append((forecasts, picked(forecasts, self._chosen)))
@@ -91,17 +102,36 @@ class Auto(Base):
         known = np.isfinite(speed)
         if np.count_nonzero(known) < 2:
             return
+        among = self._plain if self._bouts is not None and not self._bouts.judged else np.ones_like(self._plain)
         lost = np.full(forecasts.shape, np.nan)
         lost[:, known] = lost_by_worker(forecasts[:, known], used[known], speed[known])
-        self._job.add(lost_by_job(forecasts[:, known], speed[known])[:, None])
-        self._each.add(lost)
-        before, self._elected = self._elected, self._job.winners(self._elected)
+        lost_by_each = lost_by_job(np.concatenate((forecasts, used[None]))[:, known], speed[known])
+        self._job.add(lost_by_each[:-1, None], among)
+        self._each.add(lost, among)
+        before, self._elected = self._elected, self._job.winners(self._elected, among)
         elected = np.broadcast_to(self._elected, self.workers)
         own = np.where(self._chosen == before, elected, self._each.kept(self._chosen, elected))
-        self._chosen = self._each.winners(own)
+        self._chosen = self._each.winners(own, among)
+        if self._bouts is not None:
+            self._weigh(self._bouts, lost_by_each)
+
+    def _weigh(self, bouts: Bouts, lost: Array) -> None:
+        """Whether members that cost much go on. lost: by each candidate, and last by what was used."""
+        judged = bouts.judged
+        bouts.step(float(lost[self._plain_elected[0]] - lost[-1]))
+        self._plain_elected = self._job.winners(self._plain_elected, self._plain)
+        if judged and not bouts.judged:
+            self._elected, self._chosen = (
+                np.where(self._plain[chosen], chosen, self._plain_elected) for chosen in (self._elected, self._chosen)
+            )
+        elif bouts.judged and not judged:
+            self._job.put_behind(~self._plain, self._elected, WORTH)
+            self._each.put_behind(~self._plain, self._chosen, WORTH)
 
     def _forecasts(self, sensors: Array, horizon: int) -> Array:
-        rows = [member.predict(sensors, horizon) for member in self._members]
+        """By each candidate, (candidates, workers); those that rest repeat the first."""
+        made = {id(member): member.predict(sensors, horizon) for member in self._active()}
+        rows = [made.get(id(member), next(iter(made.values()))) for member in self._members]
         typical = np.mean(rows[self._names.index("mean")] if "mean" in self._names else rows[0])
         return np.stack([*rows, np.full(self.workers, typical)])
 

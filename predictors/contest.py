@@ -6,8 +6,11 @@ them all alike decides nothing.
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from lbbsp.predictors.base import Array, IntArray
+
+BoolArray = npt.NDArray[np.bool_]
 
 
 class Contest:
@@ -20,12 +23,13 @@ class Contest:
         self._loss: Array = np.zeros((candidates, columns))
         self._variance: Array = np.zeros((candidates, columns))
 
-    def add(self, losses: Array) -> None:
-        """Take in one iteration, (candidates, columns); NaN = this column had no report."""
+    def add(self, losses: Array, among: BoolArray) -> None:
+        """Take in one iteration, (candidates, columns); NaN = this column had no report. among: who takes part."""
         known = np.isfinite(losses).all(0)
         self._count = self._count + known
         share = known * np.maximum(self._share, 1.0 / np.maximum(self._count, 1.0))
-        away = np.where(known, losses - losses.mean(0), 0.0) - self._loss
+        share = among[:, None] * share
+        away = np.where(known, losses - losses[among].mean(0), 0.0) - self._loss
         self._loss = self._loss + share * away
         self._variance = self._variance + share * ((1.0 - share) * away**2 - self._variance)
 
@@ -34,10 +38,16 @@ class Contest:
         columns = np.arange(len(in_charge))
         return np.where(self._loss[in_charge, columns] < self._loss[otherwise, columns], in_charge, otherwise)
 
-    def winners(self, in_charge: IntArray) -> IntArray:
-        """Candidate for each column: the one in charge, unless another is surely better."""
+    def put_behind(self, who: BoolArray, other: IntArray, behind: float) -> None:
+        """What is known of some candidates is old: in each column they now lie so far behind the other one."""
+        columns = np.arange(len(other))
+        self._loss[who] = self._loss[other, columns] + behind
+        self._variance[who] = self._variance[other, columns]
+
+    def winners(self, in_charge: IntArray, among: BoolArray) -> IntArray:
+        """Candidate for each column: the one in charge, unless another that takes part is surely better."""
         columns = np.arange(len(in_charge))
-        best = self._loss.argmin(0)
+        best = np.where(among[:, None], self._loss, np.inf).argmin(0)
         gain = self._loss[in_charge, columns] - self._loss[best, columns]
         spread = self._variance[in_charge, columns] + self._variance[best, columns]
         share = np.maximum(self._share / 2.0, 1.0 / np.maximum(self._count, 1.0))

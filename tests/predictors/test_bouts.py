@@ -1,0 +1,131 @@
+"""Members that cost much take part in bouts: seldomer while they win too little, always while they win enough."""
+
+import numpy as np
+import pytest
+
+from lbbsp.predictors import make
+from lbbsp.predictors.bouts import BOUT, FIRST, LEAST_REST, MOST_REST, WORTH, Bouts
+from lbbsp.replay import steps
+
+WARM_UP = 4
+WORKERS, SENSORS = 6, 1
+
+
+def rests(won, iterations):
+    """Lengths of the rests in so many iterations in which they won so much each."""
+    counted, lengths, length = Bouts(WARM_UP), [], 0
+    for number in range(iterations):
+        counted.step(won(number))
+        if counted.resting:
+            length += 1
+        elif length:
+            lengths.append(length)
+            length = 0
+    return lengths
+
+
+def test_rests_double_while_they_win_nothing_and_end_at_the_longest():
+    lengths = rests(lambda _: 0.0, 20 * MOST_REST)
+    assert lengths[:4] == [LEAST_REST, 2 * LEAST_REST, 4 * LEAST_REST, 8 * LEAST_REST]
+    assert set(lengths[4:]) == {MOST_REST}
+
+
+def test_they_never_rest_while_they_win_enough():
+    assert rests(lambda _: 2 * WORTH, 5000) == []
+
+
+def test_they_do_not_rest_on_what_chance_explains():
+    rng = np.random.default_rng(0)
+    assert rests(lambda _: rng.normal(0.0, 20 * WORTH), FIRST) == []
+
+
+def test_they_rest_again_when_they_have_stopped_winning():
+    assert rests(lambda number: 2 * WORTH if number < 2000 else 0.0, 6000)[0] == LEAST_REST
+
+
+def test_after_a_rest_they_look_on_before_they_count():
+    counted, seen = Bouts(WARM_UP), []
+    for _ in range(FIRST + LEAST_REST + WARM_UP + BOUT):
+        seen.append((counted.resting, counted.judged))
+        counted.step(0.0)
+    assert seen[:FIRST] == [(False, True)] * FIRST
+    assert seen[FIRST : FIRST + LEAST_REST] == [(True, False)] * LEAST_REST
+    assert seen[FIRST + LEAST_REST :][:WARM_UP] == [(False, False)] * WARM_UP
+    assert seen[-1] == (False, True)
+
+
+def told_of(rng, count):
+    """Speeds that halve for single iterations, and a reading that tells of it before."""
+    slow = rng.random((count + 1, WORKERS)) < 0.3
+    speeds = np.where(slow[:-1], 50.0, 100.0) * np.exp(rng.normal(0, 0.01, (count, WORKERS)))
+    return speeds, 10.0 * slow[1:, :, None]
+
+
+def steady(rng, count):
+    """Speeds that only jitter, and a reading that tells nothing."""
+    return 100.0 * np.exp(rng.normal(0, 0.01, (count, WORKERS))), rng.random((count, WORKERS, SENSORS))
+
+
+def followed(auto, speeds, readings):
+    """Iterations that each member has learnt from; who was in charge after each; whether models rested then."""
+    counts = dict.fromkeys(range(len(auto._members)), 0)
+    for index, member in enumerate(auto._members):
+        member.observe = counting(counts, index, member.observe)
+    charges, rested = [], []
+    for speed, reading in zip(speeds, readings, strict=True):
+        auto.observe(speed, reading)
+        auto.train(steps(2))
+        forecast = auto.predict(reading)
+        assert np.isfinite(forecast).all()
+        assert (forecast > 0).all()
+        charges.append(set(auto.in_charge()))
+        rested.append(auto._bouts is not None and auto._bouts.resting)
+    return list(counts.values()), charges, rested
+
+
+def counting(counts, index, call):
+    def observe(*arguments):
+        counts[index] += 1
+        call(*arguments)
+
+    return observe
+
+
+def test_a_model_whose_readings_tell_nothing_mostly_rests_and_plain_members_never():
+    auto = make("auto:members=ema+last+arx", WORKERS, SENSORS)
+    (ema, last, arx), charges, rested = followed(auto, *steady(np.random.default_rng(1), 3000))
+    assert ema == last == 3000
+    assert 300 < arx < 1500
+    assert not any("arx" in names for names, at_rest in zip(charges, rested, strict=True) if at_rest)
+
+
+def test_a_model_whose_readings_tell_what_comes_never_rests():
+    auto = make("auto:members=ema+last+arx", WORKERS, SENSORS)
+    counts, charges, rested = followed(auto, *told_of(np.random.default_rng(2), 1500))
+    assert counts == [1500] * 3
+    assert charges[-1] == {"arx"}
+    assert not any(rested)
+
+
+def test_a_model_that_comes_to_win_is_in_charge_again_after_its_rest():
+    rng = np.random.default_rng(3)
+    speeds, readings = (np.concatenate(both) for both in zip(steady(rng, 700), told_of(rng, 1500), strict=True))
+    auto = make("auto:members=ema+last+arx", WORKERS, SENSORS)
+    _, charges, rested = followed(auto, speeds, readings)
+    assert any(rested)
+    assert charges[-1] == {"arx"}
+
+
+@pytest.mark.parametrize("members", ["arx", "arx+narx", "ema+last"])
+def test_where_there_is_no_plain_member_or_no_other_nobody_rests(members):
+    auto = make(f"auto:members={members}", WORKERS, SENSORS)
+    counts, _, rested = followed(auto, *steady(np.random.default_rng(4), 700))
+    assert set(counts) == {700}
+    assert not any(rested)
+
+
+def test_at_longer_horizons_too_what_rests_is_never_in_charge():
+    auto = make("auto:members=ema+arx", WORKERS, SENSORS, horizon=4)
+    (_, arx), charges, rested = followed(auto, *steady(np.random.default_rng(5), 2000))
+    assert arx < 1500
+    assert not any("arx" in names for names, at_rest in zip(charges, rested, strict=True) if at_rest)
