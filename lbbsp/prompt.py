@@ -3,6 +3,7 @@
 A rank is often pinned to a core that others use too. Linux lets whoever runs there finish a slice of some milliseconds
 before a thread that wakes; one that asks for a shorter slice than that may go first (EEVDF, Linux 6.12 and newer). It
 gets no more of the core for it. Elsewhere, and where the call is not allowed, nothing changes. Times in nanoseconds.
+While nothing is urgent, the opposite serves training better: a batch thread that wakes interrupts nobody.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import ctypes
 import os
 import platform
 import sys
+import threading
 from collections.abc import Iterator
 
 SLICE_NS = 100_000
@@ -48,6 +50,25 @@ def be_prompt() -> None:
         _shorten(thread)
 
 
+class Urgency:
+    """Whether the thread that makes this goes before others when it wakes; for that thread alone to use."""
+
+    def __init__(self) -> None:
+        self._urgent = True
+        self._free = hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER
+
+    def be(self, urgent: bool) -> None:
+        """Go before others, or interrupt nobody. Where someone has chosen another policy for it, that one stays."""
+        if urgent == self._urgent or not self._free:
+            return
+        self._urgent = urgent
+        if urgent:
+            _shorten(threading.get_native_id(), os.SCHED_BATCH)
+        else:
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def _threads() -> set[int]:
     """Ids of this process's threads; none where the system does not tell."""
     try:
@@ -56,12 +77,13 @@ def _threads() -> set[int]:
         return set()
 
 
-def _shorten(thread: int) -> None:
+def _shorten(thread: int, policy: int | None = None) -> None:
+    """Where its policy is this one, default the usual one."""
     call = _CALLS.get(platform.machine())
     if sys.platform != "linux" or call is None:
         return
     try:
-        if os.sched_getscheduler(thread) != os.SCHED_OTHER:
+        if os.sched_getscheduler(thread) != (os.SCHED_OTHER if policy is None else policy):
             return
         nice = os.getpriority(os.PRIO_PROCESS, thread)
     except OSError:  # it has ended

@@ -67,3 +67,28 @@ def test_a_process_becomes_prompt_whole():
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert int(said) == SLICE_NS
+
+
+def policies_of(script: str) -> list[int]:
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    return [int(word) for word in said.split()]
+
+
+LOOK = "lines = [each.split(':')[1] for each in open('/proc/self/sched') if 'se.slice' in each]; "
+LOOK += "print(os.sched_getscheduler(0), lines[0])"
+
+
+def test_while_nothing_is_urgent_a_thread_interrupts_nobody_and_then_it_is_prompt_again():
+    batch, _, usual, slice_ = policies_of(
+        "import os; from lbbsp.prompt import Urgency; urgency = Urgency(); urgency.be(False); "
+        f"{LOOK}; urgency.be(True); {LOOK}"
+    )
+    assert (batch, usual, slice_) == (os.SCHED_BATCH, os.SCHED_OTHER, SLICE_NS)
+
+
+def test_a_policy_that_somebody_chose_for_the_process_stays():
+    chosen = "import os; os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)); "
+    said = policies_of(
+        f"{chosen} from lbbsp.prompt import Urgency; urgency = Urgency(); urgency.be(False); urgency.be(True); {LOOK}"
+    )
+    assert said[0] == os.SCHED_BATCH

@@ -16,6 +16,7 @@ from types import FrameType
 import msgspec
 import zmq
 
+from lbbsp.prompt import Urgency
 from lbbsp.protocol import Plan, Welcome, encode
 from lbbsp.service.desk import Desk
 from lbbsp.service.figures import Figures, figures
@@ -98,7 +99,7 @@ class Daemon:
     def run(self) -> str:
         """Serve until a signal or the parent's end; returns which."""
         self._install_signals()
-        poller = self._poller()
+        poller, urgency = self._poller(), Urgency()
         tick_s = PARENT_TICK_S if self._parent is not None and self._parents_end is None else TICK_S
         tick_due_s = self._clock()
         while self._stopped_by is None:
@@ -110,6 +111,7 @@ class Daemon:
             if self._parents_end in ready:
                 self._stopped_by = PARENT_GONE
             self._serve(self._router.socket in ready)
+            urgency.be(bool(self._table.hurried) or not self._table.jobs)
             self._spare.spend()
             now_s = self._clock()
             if self._recorder is not None:

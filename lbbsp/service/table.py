@@ -69,6 +69,8 @@ class JobTable:
         self.rejections = Rejections()
         self.planned: dict[str, None] = {}
         """Jobs that have made a plan since this was last emptied, the longest ago first."""
+        self.hurried: set[str] = set()
+        """Jobs whose newest report told of one iteration alone: their ranks wait for plans."""
         self.past = Past()
         """Jobs that may come back."""
         self.begun: dict[str, None] = {}
@@ -144,6 +146,7 @@ class JobTable:
         except RejectedReport as error:
             self.rejections.add(report.job, str(error.kind), str(error))
             return []
+        (self.hurried.add if report.iterations == 1 else self.hurried.discard)(report.job)
         if self.tap is not None:
             self.tap(live, report, now_s)
         if plan is None:
@@ -215,6 +218,7 @@ class JobTable:
     def _end(self, name: str) -> None:
         del self.jobs[name]
         self.planned.pop(name, None)
+        self.hurried.discard(name)
         self.rejections.forget(name)
         self._admission.ended(name)
 

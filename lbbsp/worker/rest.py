@@ -23,7 +23,7 @@ MOST_EQUAL = 130
 """... and no more than these are remembered."""
 REST_S, LONG_REST_S = 0.4, 0.8
 """Sizes may follow so much later, and reports be held back so long: at first, and ..."""
-LONG_AFTER = 20
+LONG_AFTER = 6
 """... after so many rests in a row in which no size has changed ..."""
 LONGER = 1.25
 """... and neither the newest iteration nor the usual one was so many times the least: then all should be known soon."""

@@ -1,6 +1,7 @@
 """The manager's process: jobs side by side, signals, ports, kills, restarts, silence, its log. Real processes."""
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -30,6 +31,18 @@ def test_jobs_side_by_side_do_not_touch_one_another(ranks):
         one_plan, other_plan = one.step(), other.step()
     assert abs(one_plan.sizes[1] - 60) <= 3
     assert abs(other_plan.sizes[0] - 54) <= 3
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no batch policy")
+def test_it_interrupts_nobody_while_its_jobs_tell_of_several_iterations_at_once(manager):
+    job = Ranks(manager.address, "j").join()
+    usual = os.sched_getscheduler(manager.process.pid)
+    for number, policy in ((1, usual), (8, os.SCHED_BATCH), (1, usual)):
+        job.iteration += number
+        for rank in (1, 0):
+            job.clients[rank].report(job.report(rank, iterations=number, together=8))
+        until(lambda wanted=policy: os.sched_getscheduler(manager.process.pid) == wanted, f"policy {policy}", job.pump)
+    job.close()
 
 
 def test_only_rank_0_gets_plans(ranks):

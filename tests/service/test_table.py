@@ -323,3 +323,27 @@ def test_detectors_see_every_rank_s_cost_where_groups_end_at_different_iteration
     whole = [sight for sight in seen if np.isfinite(sight.time_s).all()]
     assert len(whole) >= 5
     assert all(sight.cost.tolist() == [1.0, 2.0, 3.0] for sight in whole[1:])
+
+
+def test_jobs_are_hurried_until_they_tell_of_several_iterations_at_once_and_again_when_they_tell_of_one(table):
+    assert not table.hurried
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    run(table, [1000.0] * WORLD, 3)
+    assert table.hurried == {"j"}
+    for rank in range(WORLD):
+        say(table, report(rank, 10, 30, 1000.0, together=8, iterations=8))
+    assert not table.hurried
+    for rank in range(WORLD):
+        say(table, report(rank, 11, 30, 1000.0))
+    assert table.hurried == {"j"}
+
+
+def test_a_job_that_has_ended_hurries_nobody(table):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    run(table, [1000.0] * WORLD, 3)
+    for rank in range(WORLD):
+        say(table, Bye(job="j", incarnation="i", rank=rank))
+    assert not table.jobs
+    assert not table.hurried
