@@ -153,6 +153,8 @@ class Plan(Message, frozen=True, kw_only=True, tag="plan"):
     """Share of its size that each rank works without asking; the rest is claimed, chunk by chunk."""
     chunk: Count = 0
     """The least that a rank of equal share claims at once, in samples; 0 leaves it to the ranks."""
+    sensors_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Iterations between readings of sensors from now on; 0: as the welcome says."""
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):

@@ -102,6 +102,9 @@ class Auto(Base):
         known = np.isfinite(speed)
         if np.count_nonzero(known) < 2:
             return
+        if self._bouts is not None and self._bouts.skimming:
+            self._bouts.step(0.0)
+            return
         among = self._plain if self._bouts is not None and not self._bouts.judged else np.ones_like(self._plain)
         lost = np.full(forecasts.shape, np.nan)
         lost[:, known] = lost_by_worker(forecasts[:, known], used[known], speed[known])
@@ -119,6 +122,7 @@ class Auto(Base):
         """Whether members that cost much go on. lost: by each candidate, and last by what was used."""
         judged = bouts.judged
         bouts.step(float(lost[self._plain_elected[0]] - lost[-1]))
+        self.reads_sensors = bouts.reading
         self._plain_elected = self._job.winners(self._plain_elected, self._plain)
         if judged and not bouts.judged:
             self._elected, self._chosen = (

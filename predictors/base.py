@@ -57,7 +57,7 @@ class Base:
 
     name = "base"
     reads_sensors = True
-    """Whether the forecast needs the sensors of each iteration."""
+    """Whether the forecast needs the sensors of each iteration; an instance may say False for a while."""
 
     def __init__(self, workers: int, sensors: int = 0, *, horizon: int = 1) -> None:
         if horizon < 1:

@@ -6,7 +6,7 @@ A model that reads sensors costs a manager of two ranks several times what all p
 
 import math
 
-FIRST, BOUT = 300, 100
+FIRST, BOUT = 300, 50
 """Iterations that are judged in the first bout, and in each later one."""
 LEAST_REST, MOST_REST = 200, 1600
 """Iterations without them after a bout in vain: each one in a row doubles it, up to the latter."""
@@ -16,6 +16,10 @@ SURE = 3.0
 """... where that is so many standard errors more than they won."""
 OLDER = 0.5
 """What an earlier bout of the same run of bouts still counts."""
+SKIM = 4
+"""While they rest, the others are compared in each so many iterations: little is at stake between them."""
+EARLY = 10
+"""Iterations before the end of a rest from which sensors should be read again."""
 
 
 class Bouts:
@@ -36,6 +40,16 @@ class Bouts:
     def resting(self) -> bool:
         """Whether they neither learn nor forecast."""
         return self._rest_left > 0
+
+    @property
+    def skimming(self) -> bool:
+        """Whether this iteration is one that nobody needs to compare forecasts in."""
+        return self._rest_left % SKIM > 0
+
+    @property
+    def reading(self) -> bool:
+        """Whether sensors are read: not for most of a rest."""
+        return self._rest_left <= EARLY
 
     @property
     def judged(self) -> bool:

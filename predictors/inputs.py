@@ -91,7 +91,8 @@ class Spread:
         share = np.where(number > 0, np.maximum(self.share, 1.0 / np.maximum(self.count, 1.0)), 0.0)
         move = away.sum(0) / np.maximum(number, 1)
         squares = np.einsum("wc,wc->c", away, away) / np.maximum(number, 1)
-        self.variance += share * (squares - share * move**2 - self.variance)
+        variance = self.variance + share * (squares - share * move**2 - self.variance)
+        self.variance = np.maximum(variance, 0.0)  # rounding may leave less where all readings are alike
         self.mean += share * move
 
     def scaled(self, values: Array) -> Array:

@@ -62,6 +62,11 @@ class Forecaster:
             speed = np.where(wrong, self.last, speed)
         return speed if seen.all() else np.where(seen, speed, np.median(speed[seen]))
 
+    @property
+    def reads_sensors(self) -> bool:
+        """Whether forecasts to come need the sensors of each iteration."""
+        return self._guarded(lambda: bool(getattr(self._predictor, "reads_sensors", True))) is not False
+
     def train(self, more: Callable[[], bool]) -> None:
         """Let the predictor spend spare time, while more() is true."""
         self._guarded(lambda: self._predictor.train(more))

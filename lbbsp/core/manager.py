@@ -141,6 +141,11 @@ class BatchSizeManager:
         still = self.newest[0].iteration - self._changed_at > self._horizon + 1
         return not still or several or self.job.bounds.world_size > MANY_RANKS
 
+    @property
+    def reads_sensors(self) -> bool:
+        """Whether the predictor needs the sensors of each iteration now."""
+        return self._forecaster.reads_sensors
+
     def train(self, more: Callable[[], bool]) -> None:
         """Let the predictor spend spare time in small steps, while more() is true."""
         self._forecaster.train(more)

@@ -17,7 +17,7 @@ from lbbsp.predictors import PREDICTORS
 from lbbsp.predictors import make as make_predictor
 from lbbsp.protocol import MOST_TOGETHER, Hello, Refused, Seen, ToWorker, Welcome
 from lbbsp.service.agreement import job_spec, spoken
-from lbbsp.service.live import Live
+from lbbsp.service.live import SELDOM, Live
 from lbbsp.service.past import PastJob
 from lbbsp.service.roster import Roster
 
@@ -30,8 +30,6 @@ MakeSizer = Callable[[JobSpec, bool], BatchSizeManager]
 MAX_GATHERING = 4
 """Incarnations of one job that may gather hellos at once; the oldest gives way."""
 MAX_PAST = 16
-SELDOM = 10
-"""Iterations between readings of sensors that no predictor asks for: they still say why a rank is slow."""
 
 
 def sizer_maker(predictor: str, rule: str = "auto") -> MakeSizer:

@@ -20,6 +20,8 @@ from lbbsp.service.silence import Silence
 
 Array = npt.NDArray[np.float64]
 MOST_EVENTS = 256
+SELDOM = 10
+"""Iterations between readings of sensors that no predictor asks for: they still say why a rank is slow."""
 _STRAGGLERS = "stragglers"
 
 
@@ -57,6 +59,8 @@ class Live:
             maxlen=4 * MOST_BEHIND if self.stragglers.watches else 1
         )
         self._roster = roster
+        self._recorded = roster.together == 1
+        """Then each iteration is told of by itself, with its sensors."""
         self._columns = {
             rank: _columns(self.hello.sensors, hello.sensors)
             for rank, hello in roster.hellos.items()
@@ -146,6 +150,7 @@ class Live:
             sizes=tuple(made.sizes.tolist()),
             beta=made.beta,
             chunk=made.chunk,
+            sensors_every=0 if self._recorded or self.sizer.reads_sensors else SELDOM,
         )
 
     def readings(self, report: Report) -> tuple[float, ...]:

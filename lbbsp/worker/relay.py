@@ -264,6 +264,7 @@ class Relay(threading.Thread):
             based_on_iteration=plan.based_on_iteration,
             beta_ppm=round(WHOLE_PPM * plan.beta),
             chunk=plan.chunk,
+            sensors_every=plan.sensors_every,
         )
 
     def _fitting(self, old: Vector, plan: Plan) -> IntArray | None:

@@ -124,7 +124,8 @@ class Session:
     def _readings(self) -> tuple[float, ...]:
         """What this iteration's report carries of the sensors: as often as the manager asks for."""
         self._iterations += 1
-        return self._sensors.read() if self._iterations % self.client.sensors_every == 0 else ()
+        every = self.follower.in_force.sensors_every or self.client.sensors_every
+        return self._sensors.read() if self._iterations % every == 0 else ()
 
     def _ahead(self, terms: Terms) -> Ahead | None:
         if not terms.chunks:

@@ -1,9 +1,9 @@
 """What rank 0 broadcasts after each gradient reduction: the sizes in force, and where rank 0 is.
 
 One int64 array of fixed length: sequence number, version, the iteration that the sizes are based on, planned share
-and least chunk (see core/parts.py), reductions without a message, up to PLACES places in the data
-(epoch, draw, hash of the order), then sizes and homes of the ranks. Knows nothing of frameworks, sockets or time.
-Sizes in samples.
+and least chunk (see core/parts.py), reductions without a message, how often sensors are read, up to PLACES places in
+the data (epoch, draw, hash of the order), then sizes and homes of the ranks. Knows nothing of frameworks, sockets or
+time. Sizes in samples.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from lbbsp.core.parts import WHOLE_PPM
 
 IntArray = npt.NDArray[np.int64]
 PLACES = 4
-FIXED = 6
+FIXED = 7
 HEADER = FIXED + 3 * PLACES
 
 
@@ -53,6 +53,8 @@ class Vector:
     """The least that a rank of equal share claims at once, in samples; 0 leaves it to the ranks."""
     rest: int = -1
     """So many reductions after this one no message follows; -1: none, and the next message opens none (see rest.py)."""
+    sensors_every: int = 0
+    """Iterations between readings of sensors; 0: as the welcome says."""
 
     @property
     def holds_through(self) -> int:
@@ -67,6 +69,7 @@ class Vector:
 def pack(vector: Vector, places: tuple[Place, ...]) -> IntArray:
     """The payload of one broadcast, (payload_length(ranks),)."""
     head = [vector.sequence, vector.version, vector.based_on_iteration, vector.beta_ppm, vector.chunk, vector.rest]
+    head.append(vector.sensors_every)
     for place in (*places[:PLACES], *[NOWHERE] * (PLACES - len(places))):
         head.extend(place)
     return np.concatenate([np.array(head, dtype=np.int64), vector.sizes, vector.homes])
@@ -79,9 +82,9 @@ def payload_length(ranks: int) -> int:
 
 def unpack(payload: IntArray) -> tuple[Vector, tuple[Place, ...]]:
     """The inverse of pack()."""
-    sequence, version, based_on, beta_ppm, chunk, rest, *head = payload[:HEADER].tolist()
+    sequence, version, based_on, beta_ppm, chunk, rest, every, *head = payload[:HEADER].tolist()
     triples = (head[start : start + 3] for start in range(0, 3 * PLACES, 3))
     places = tuple(Place(*triple) for triple in triples if triple != list(NOWHERE))
     rows = payload[HEADER:].copy()
     ranks = len(rows) // 2
-    return Vector(rows[:ranks], sequence, version, based_on, rows[ranks:], beta_ppm, chunk, rest), places
+    return Vector(rows[:ranks], sequence, version, based_on, rows[ranks:], beta_ppm, chunk, rest, every), places

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lbbsp.predictors import make
-from lbbsp.predictors.bouts import BOUT, FIRST, LEAST_REST, MOST_REST, WORTH, Bouts
+from lbbsp.predictors.bouts import BOUT, EARLY, FIRST, LEAST_REST, MOST_REST, WORTH, Bouts
 from lbbsp.replay import steps
 
 WARM_UP = 4
@@ -54,6 +54,14 @@ def test_after_a_rest_they_look_on_before_they_count():
     assert seen[-1] == (False, True)
 
 
+def test_sensors_are_not_read_in_a_rest_until_shortly_before_its_end():
+    counted, reading = Bouts(WARM_UP), []
+    for _ in range(FIRST + LEAST_REST + WARM_UP + BOUT):
+        reading.append(counted.reading)
+        counted.step(0.0)
+    assert reading == [True] * FIRST + [False] * (LEAST_REST - EARLY) + [True] * (EARLY + WARM_UP + BOUT)
+
+
 def told_of(rng, count):
     """Speeds that halve for single iterations, and a reading that tells of it before."""
     slow = rng.random((count + 1, WORKERS)) < 0.3
@@ -80,6 +88,7 @@ def followed(auto, speeds, readings):
         assert (forecast > 0).all()
         charges.append(set(auto.in_charge()))
         rested.append(auto._bouts is not None and auto._bouts.resting)
+        assert auto.reads_sensors or rested[-1]
     return list(counts.values()), charges, rested
 
 
@@ -96,6 +105,7 @@ def test_a_model_whose_readings_tell_nothing_mostly_rests_and_plain_members_neve
     (ema, last, arx), charges, rested = followed(auto, *steady(np.random.default_rng(1), 3000))
     assert ema == last == 3000
     assert 300 < arx < 1500
+    assert not auto.reads_sensors
     assert not any("arx" in names for names, at_rest in zip(charges, rested, strict=True) if at_rest)
 
 

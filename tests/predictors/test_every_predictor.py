@@ -8,6 +8,7 @@ import pytest
 
 from lbbsp.errors import ConfigError
 from lbbsp.predictors import PREDICTORS, make
+from lbbsp.predictors.inputs import Spread
 
 WORKERS, SENSORS = 5, 2
 OPTIONS = {"arima": {"background": False}, "auto": {"background": False}}
@@ -186,3 +187,20 @@ def test_a_wrong_shape_is_named(name):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(ConfigError, match=r"unknown predictor 'nrax'; known: .*ema.*last"):
         make("nrax", 3)
+
+
+@every
+@pytest.mark.parametrize("reading", [0.0, 1.0, 0.1, 1e9])
+def test_readings_and_speeds_that_never_change_are_no_fault(name, reading):
+    predictor = fed(name, np.full((400, WORKERS), 1000 / 3), np.full((400, WORKERS, SENSORS), reading))
+    np.testing.assert_allclose(predictor.predict(np.full((WORKERS, SENSORS), reading)), 1000 / 3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("reading", [0.0, 0.1, 0.7, 1.0, 3.0, 1e9])
+def test_what_never_changes_has_no_spread_below_zero(workers, reading):
+    spread, alike = Spread(1), np.full((workers, 1), np.log1p(reading))
+    for _ in range(50):
+        spread.learn(alike)
+        assert spread.variance[0] >= 0.0
+    np.testing.assert_allclose(spread.scaled(alike), 0.0, atol=1e-6)

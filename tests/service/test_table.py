@@ -10,7 +10,8 @@ import pytest
 from lbbsp.protocol import MOST_TOGETHER, Bye, Hello, Plan, Refused, Report, Unknown, Welcome, encode
 from lbbsp.service import table as table_module
 from lbbsp.service.admission import Admission
-from lbbsp.service.job import MAX_GATHERING, sizer_maker
+from lbbsp.service.job import MAX_GATHERING, sensors_every, sizer_maker
+from lbbsp.service.live import SELDOM
 from lbbsp.service.rejections import MAX_KEYS, Rejections
 from lbbsp.service.table import FORGET_AFTER_S, JobTable
 
@@ -347,3 +348,21 @@ def test_a_job_that_has_ended_hurries_nobody(table):
         say(table, Bye(job="j", incarnation="i", rank=rank))
     assert not table.jobs
     assert not table.hurried
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_ranks_read_sensors_seldom_while_the_predictor_needs_none_and_always_where_they_are_recorded(recorded):
+    table = JobTable(sizer_maker("auto:members=ema+last+arx"))
+    table.tap = (lambda *_: None) if recorded else None
+    for rank in range(WORLD):
+        say(table, hello(rank, sensors=("load",)))
+    asked = [run(table, [1000.0] * WORLD, 1, iteration, sensors=(1.0,)).sensors_every for iteration in range(900)]
+    assert set(asked[:200]) == {0}
+    assert set(asked) == ({0} if recorded else {0, SELDOM})
+
+
+def test_a_predictor_without_sensors_asks_for_few():
+    table = JobTable(sizer_maker("ema"), sensors_every("ema"))
+    for rank in range(WORLD):
+        (welcome,) = say(table, hello(rank))[peer_of(rank)]
+    assert (welcome.sensors_every, run(table, [1000.0] * WORLD, 3).sensors_every) == (SELDOM, SELDOM)

@@ -1,5 +1,7 @@
 """What rank 0 broadcasts comes out of the payload as it went in, and its length is the same on all ranks."""
 
+from dataclasses import fields
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,8 @@ PLACE = st.builds(Place, epoch=st.integers(0, 2**62), draw=st.integers(-1, 2**62
 def vectors(draw: st.DrawFn) -> Vector:
     ranks = draw(st.integers(1, 8))
     sizes, homes = (np.array(draw(st.lists(COUNTS, min_size=ranks, max_size=ranks))) for _ in range(2))
-    return Vector(sizes, draw(COUNTS), draw(COUNTS), draw(st.integers(-1, 2**62)), homes)
+    more = {name: draw(COUNTS) for name in ("beta_ppm", "chunk", "rest", "sensors_every")}
+    return Vector(sizes, draw(COUNTS), draw(COUNTS), draw(st.integers(-1, 2**62)), homes, **more)
 
 
 @given(vectors(), st.lists(PLACE, max_size=PLACES + 3))
@@ -25,7 +28,7 @@ def test_a_payload_carries_vector_and_places(vector: Vector, places: list[Place]
     assert payload.shape == (payload_length(len(vector.sizes)),)
     back, there = unpack(payload)
     assert there == tuple(places[:PLACES])
-    for name in ("sequence", "version", "based_on_iteration"):
+    for name in (field.name for field in fields(Vector) if field.name not in ("sizes", "homes")):
         assert getattr(back, name) == getattr(vector, name)
     assert back.sizes.tolist() == vector.sizes.tolist()
     assert back.homes.tolist() == vector.homes.tolist()
