@@ -55,18 +55,20 @@ class Urgency:
 
     def __init__(self) -> None:
         self._urgent = True
-        self._free = hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER
 
     def be(self, urgent: bool) -> None:
         """Go before others, or interrupt nobody. Where someone has chosen another policy for it, that one stays."""
-        if urgent == self._urgent or not self._free:
+        if urgent == self._urgent:
             return
         self._urgent = urgent
+        if not hasattr(os, "SCHED_BATCH"):
+            return
+        now, then = (os.SCHED_BATCH, os.SCHED_OTHER) if urgent else (os.SCHED_OTHER, os.SCHED_BATCH)
+        with contextlib.suppress(OSError):  # not allowed here
+            if os.sched_getscheduler(0) == now:
+                os.sched_setscheduler(0, then, os.sched_param(0))
         if urgent:
-            _shorten(threading.get_native_id(), os.SCHED_BATCH)
-        else:
-            with contextlib.suppress(OSError):
-                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            _shorten(threading.get_native_id())
 
 
 def _threads() -> set[int]:
@@ -77,13 +79,12 @@ def _threads() -> set[int]:
         return set()
 
 
-def _shorten(thread: int, policy: int | None = None) -> None:
-    """Where its policy is this one, default the usual one."""
+def _shorten(thread: int) -> None:
     call = _CALLS.get(platform.machine())
     if sys.platform != "linux" or call is None:
         return
     try:
-        if os.sched_getscheduler(thread) != (os.SCHED_OTHER if policy is None else policy):
+        if os.sched_getscheduler(thread) != os.SCHED_OTHER:
             return
         nice = os.getpriority(os.PRIO_PROCESS, thread)
     except OSError:  # it has ended

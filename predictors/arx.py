@@ -33,6 +33,12 @@ class Arx(Base):
         self._most_trace = width / prior
         self._rows: Array | None = None
 
+    def skip(self) -> None:
+        """See Base: weights stay."""
+        super().skip()
+        self._inputs.skip()
+        self._rows = None
+
     def _learn(self, speed: Array, sensors: Array) -> None:
         log_speed = np.log(speed)
         if self._rows is not None:

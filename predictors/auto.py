@@ -74,6 +74,7 @@ class Auto(Base):
         self._plain: BoolArray = np.array([*(not member.reads_sensors for member in self._members), True])
         """Candidates that cost next to nothing."""
         self._plain_elected = np.full(1, self._plain.argmax())
+        self.reads_sensors = not self._plain.all()
         self._bouts = Bouts(horizon + WARM_UP) if self._plain[:-1].any() and not self._plain.all() else None
 
     def in_charge(self) -> tuple[str, ...]:
@@ -85,13 +86,21 @@ class Auto(Base):
         for member in self._active():
             member.train(more)
 
+    @property
+    def _resting(self) -> bool:
+        return self._bouts is not None and self._bouts.resting
+
     def _active(self) -> list[Base]:
-        resting = self._bouts is not None and self._bouts.resting
-        return [member for member in self._members if not (resting and member.reads_sensors)]
+        return [member for member in self._members if not (self._resting and member.reads_sensors)]
 
     def _learn(self, speed: Array, sensors: Array) -> None:
+        rested = self._resting
         if len(self._made) == self.horizon:
             self._judge(*self._made[0], speed)
+        if rested and not self._resting:
+            for member in self._members:
+                if member.reads_sensors:
+                    member.skip()
         for member in self._active():
             member.observe(speed, sensors)
         forecasts = self._forecasts(sensors, self.horizon)
@@ -103,7 +112,7 @@ class Auto(Base):
         if np.count_nonzero(known) < 2:
             return
         if self._bouts is not None and self._bouts.skimming:
-            self._bouts.step(0.0)
+            self._step(self._bouts, 0.0)
             return
         among = self._plain if self._bouts is not None and not self._bouts.judged else np.ones_like(self._plain)
         lost = np.full(forecasts.shape, np.nan)
@@ -121,8 +130,7 @@ class Auto(Base):
     def _weigh(self, bouts: Bouts, lost: Array) -> None:
         """Whether members that cost much go on. lost: by each candidate, and last by what was used."""
         judged = bouts.judged
-        bouts.step(float(lost[self._plain_elected[0]] - lost[-1]))
-        self.reads_sensors = bouts.reading
+        self._step(bouts, float(lost[self._plain_elected[0]] - lost[-1]))
         self._plain_elected = self._job.winners(self._plain_elected, self._plain)
         if judged and not bouts.judged:
             self._elected, self._chosen = (
@@ -131,6 +139,10 @@ class Auto(Base):
         elif bouts.judged and not judged:
             self._job.put_behind(~self._plain, self._elected, WORTH)
             self._each.put_behind(~self._plain, self._chosen, WORTH)
+
+    def _step(self, bouts: Bouts, won: float) -> None:
+        bouts.step(won)
+        self.reads_sensors = bouts.reading
 
     def _forecasts(self, sensors: Array, horizon: int) -> Array:
         """By each candidate, (candidates, workers); those that rest repeat the first."""

@@ -97,6 +97,10 @@ class Base:
             return filled(self._ahead[-1].copy())
         return filled(self._forecast(sensors, horizon))
 
+    def skip(self) -> None:
+        """Iterations went by that it was not told of: what it has learnt stays, the newest past is none."""
+        self._ahead.clear()
+
     def train(self, more: Callable[[], bool]) -> None:
         """Nothing to train, unless a predictor says otherwise."""
 

@@ -20,6 +20,10 @@ class Guard:
     def __init__(self, candidates: int, workers: int) -> None:
         self._missed: Array = np.full((candidates, workers), np.nan)
 
+    def skip(self) -> None:
+        """Errors of long ago say nothing of now."""
+        self._missed = np.full_like(self._missed, np.nan)
+
     def judge(self, candidates: Array, log_speed: Array) -> None:
         """Score the candidates' forecasts of an iteration against its log speeds; NaN says nothing."""
         wrong = np.expm1(np.clip(candidates - log_speed, -2.0, 2.0)) ** 2

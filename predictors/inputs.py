@@ -134,6 +134,12 @@ class Inputs:
         self.history = self.history.after(log_speed)
         self._gaps = self.history.gaps()
 
+    def skip(self) -> None:
+        """Iterations went by unseen: the history begins anew; scales, and the speeds that were shown, stay."""
+        history = self.history
+        self.history = History.empty(len(history.count), len(history.past) - 1, history.shares)
+        self._gaps = self.history.gaps()
+
     def scales(self) -> dict[str, Array]:
         """What all workers share, by name: of each sensor and of changes of log speed; the largest gaps seen."""
         spreads = {"sensors": self._readings, "changes": self._changes}

@@ -77,6 +77,14 @@ class Narx(Base):
         self._network.start_from(learnt)
         self._inputs.start_from(learnt)
 
+    def skip(self) -> None:
+        """See Base: network and remembered rows stay."""
+        super().skip()
+        self._inputs.skip()
+        self._guard.skip()
+        self._candidates.clear()
+        self._rows = None
+
     def _learn(self, speed: Array, sensors: Array) -> None:
         log_speed = np.log(speed)
         if self._rows is not None:

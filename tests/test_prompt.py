@@ -74,6 +74,7 @@ def policies_of(script: str) -> list[int]:
     return [int(word) for word in said.split()]
 
 
+POLICY = "print(os.sched_getscheduler(0))"
 LOOK = "lines = [each.split(':')[1] for each in open('/proc/self/sched') if 'se.slice' in each]; "
 LOOK += "print(os.sched_getscheduler(0), lines[0])"
 
@@ -86,9 +87,20 @@ def test_while_nothing_is_urgent_a_thread_interrupts_nobody_and_then_it_is_promp
     assert (batch, usual, slice_) == (os.SCHED_BATCH, os.SCHED_OTHER, SLICE_NS)
 
 
-def test_a_policy_that_somebody_chose_for_the_process_stays():
-    chosen = "import os; os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)); "
+@pytest.mark.parametrize("before", [True, False])
+def test_a_policy_that_somebody_chose_for_the_process_stays(before):
+    chosen = "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); "
+    made = "from lbbsp.prompt import Urgency; urgency = Urgency(); "
+    begun = chosen + made if before else made + chosen
+    said = policies_of(f"import os; {begun} urgency.be(False); {POLICY}; urgency.be(True); {POLICY}")
+    assert said == [os.SCHED_IDLE, os.SCHED_IDLE]
+
+
+def test_where_the_system_allows_no_policies_nothing_changes_and_nothing_is_raised():
     said = policies_of(
-        f"{chosen} from lbbsp.prompt import Urgency; urgency = Urgency(); urgency.be(False); urgency.be(True); {LOOK}"
+        "import os; from lbbsp.prompt import Urgency\n"
+        "def refuse(*_): raise PermissionError\n"
+        "look, os.sched_getscheduler = os.sched_getscheduler, refuse\n"
+        "urgency = Urgency(); urgency.be(False); urgency.be(True); print(look(0))"
     )
-    assert said[0] == os.SCHED_BATCH
+    assert said == [os.SCHED_OTHER]

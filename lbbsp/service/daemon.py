@@ -111,7 +111,7 @@ class Daemon:
             if self._parents_end in ready:
                 self._stopped_by = PARENT_GONE
             self._serve(self._router.socket in ready)
-            urgency.be(bool(self._table.hurried) or not self._table.jobs)
+            urgency.be(not self._table.at_rest)
             self._spare.spend()
             now_s = self._clock()
             if self._recorder is not None:
@@ -121,6 +121,7 @@ class Daemon:
             if now_s >= tick_due_s:
                 tick_due_s = now_s + tick_s
                 self._turned_s = now_s
+                urgency.be(True)  # a program that it starts inherits this
                 if self._look(now_s):
                     poller = self._poller()
         return self._stopped_by

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 MAX_PEERS_REMINDED = 4_096
 REMIND_EVERY_S = 0.2
+QUIET_S = 10.0
+"""A job that has told nothing for so long waits for no plan."""
 FORGET_AFTER_S = 86_400.0
 """A job that nobody speaks for is forgotten after this time."""
 
@@ -69,8 +71,8 @@ class JobTable:
         self.rejections = Rejections()
         self.planned: dict[str, None] = {}
         """Jobs that have made a plan since this was last emptied, the longest ago first."""
-        self.hurried: set[str] = set()
-        """Jobs whose newest report told of one iteration alone: their ranks wait for plans."""
+        self._resting: set[str] = set()
+        """Jobs whose newest report told of several iterations, or came long ago: their ranks wait for no plan."""
         self.past = Past()
         """Jobs that may come back."""
         self.begun: dict[str, None] = {}
@@ -115,9 +117,15 @@ class JobTable:
             case Look():
                 return [(peer, only_theirs(self._looks.answer(message, self.jobs, now_s), caller))]
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether there are jobs, and none of them waits for plans."""
+        return 0 < len(self.jobs) == len(self._resting)
+
     def forget_vanished(self, now_s: float) -> None:
         """Drop jobs that nobody has spoken for in a long time, and past ones that did not come back."""
         self.past.forget(now_s)
+        self._resting.update(name for name, job in self.jobs.items() if now_s - job.heard_s > QUIET_S)
         for name in [n for n, job in self.jobs.items() if now_s - job.heard_s > self.forget_after_s]:
             log.info("job %r is forgotten: nobody spoke for it in %.0f s", name, self.forget_after_s)
             self._end(name)
@@ -146,7 +154,7 @@ class JobTable:
         except RejectedReport as error:
             self.rejections.add(report.job, str(error.kind), str(error))
             return []
-        (self.hurried.add if report.iterations == 1 else self.hurried.discard)(report.job)
+        (self._resting.add if report.iterations > 1 else self._resting.discard)(report.job)
         if self.tap is not None:
             self.tap(live, report, now_s)
         if plan is None:
@@ -199,6 +207,7 @@ class JobTable:
         before = job.live
         replies = job.hello(hello, peer, now_s)
         if job.live is not before:
+            self._resting.discard(hello.job)
             self.begun[hello.job] = None
         return replies
 
@@ -218,7 +227,7 @@ class JobTable:
     def _end(self, name: str) -> None:
         del self.jobs[name]
         self.planned.pop(name, None)
-        self.hurried.discard(name)
+        self._resting.discard(name)
         self.rejections.forget(name)
         self._admission.ended(name)
 

@@ -35,12 +35,17 @@ def test_they_never_rest_while_they_win_enough():
 
 
 def test_they_do_not_rest_on_what_chance_explains():
-    rng = np.random.default_rng(0)
-    assert rests(lambda _: rng.normal(0.0, 20 * WORTH), FIRST) == []
+    rng, counted = np.random.default_rng(0), Bouts(WARM_UP)
+    for _ in range(FIRST):
+        counted.step(rng.normal(0.0, 20 * WORTH))
+    assert not counted.resting
 
 
 def test_they_rest_again_when_they_have_stopped_winning():
-    assert rests(lambda number: 2 * WORTH if number < 2000 else 0.0, 6000)[0] == LEAST_REST
+    wins = range(2000, 4000)
+    lengths = rests(lambda number: 2 * WORTH if number in wins else 0.0, 8000)
+    assert lengths[:2] == [LEAST_REST, 2 * LEAST_REST]
+    assert LEAST_REST in lengths[2:], "those that have won are trusted again"
 
 
 def test_after_a_rest_they_look_on_before_they_count():
@@ -88,7 +93,7 @@ def followed(auto, speeds, readings):
         assert (forecast > 0).all()
         charges.append(set(auto.in_charge()))
         rested.append(auto._bouts is not None and auto._bouts.resting)
-        assert auto.reads_sensors or rested[-1]
+        assert auto.reads_sensors or rested[-1] or not any(member.reads_sensors for member in auto._members)
     return list(counts.values()), charges, rested
 
 
@@ -139,3 +144,52 @@ def test_at_longer_horizons_too_what_rests_is_never_in_charge():
     (_, arx), charges, rested = followed(auto, *steady(np.random.default_rng(5), 2000))
     assert arx < 1500
     assert not any("arx" in names for names, at_rest in zip(charges, rested, strict=True) if at_rest)
+
+
+@pytest.mark.parametrize("horizon", [1, 4])
+def test_what_stands_in_for_those_that_rest_is_never_judged(horizon):
+    speeds, readings = steady(np.random.default_rng(6), 1200)
+    speeds *= np.linspace(1.0, 2.0, WORKERS)
+    outcomes = []
+    for poison in (1.0, 1e6):
+        auto = make("auto:members=ema+last+arx", WORKERS, SENSORS, horizon=horizon)
+        inner = auto._forecasts
+
+        def poisoned(sensors, far, auto=auto, inner=inner, poison=poison):
+            rows = inner(sensors, far)
+            rows[2] *= poison if auto._resting else 1.0
+            return rows
+
+        auto._forecasts = poisoned
+        _, charges, rested = followed(auto, speeds, readings)
+        assert any(rested)
+        outcomes.append((charges, rested, auto.predict(readings[-1]).tolist()))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("name", ["arx", "narx"])
+def test_a_model_that_missed_iterations_takes_no_jump_in_them_for_one_of_a_single_iteration(name):
+    rng = np.random.default_rng(7)
+    speeds, readings = steady(rng, 200)
+    model = make(name, WORKERS, SENSORS)
+    for speed, reading in zip(speeds, readings, strict=True):
+        model.observe(speed, reading)
+        model.train(steps(2))
+    before = model._inputs.step
+    model.skip()
+    for speed, reading in zip(0.4 * speeds[:20], readings[:20], strict=True):
+        model.observe(speed, reading)
+    assert model._inputs.step < 1.5 * before
+    np.testing.assert_allclose(model.predict(readings[19]), 40.0, rtol=0.1)
+    assert (model.error() < 0.1).all()
+
+
+def test_sensors_are_asked_for_again_before_a_rest_ends():
+    auto = make("auto:members=ema+last+arx", WORKERS, SENSORS)
+    asked = []
+    for speed, reading in zip(*steady(np.random.default_rng(8), FIRST + LEAST_REST + 20), strict=True):
+        auto.observe(speed, reading)
+        asked.append((auto._resting, auto.reads_sensors))
+    last = max(place for place, (resting, _) in enumerate(asked) if resting)
+    assert [reads for _, reads in asked[last - EARLY + 1 : last + 1]] == [True] * EARLY
+    assert asked.count((True, False)) == LEAST_REST - EARLY

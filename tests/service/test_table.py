@@ -13,7 +13,7 @@ from lbbsp.service.admission import Admission
 from lbbsp.service.job import MAX_GATHERING, sensors_every, sizer_maker
 from lbbsp.service.live import SELDOM
 from lbbsp.service.rejections import MAX_KEYS, Rejections
-from lbbsp.service.table import FORGET_AFTER_S, JobTable
+from lbbsp.service.table import FORGET_AFTER_S, QUIET_S, JobTable
 
 WORLD = 3
 ORDERS = list(itertools.permutations(range(WORLD)))
@@ -326,28 +326,48 @@ def test_detectors_see_every_rank_s_cost_where_groups_end_at_different_iteration
     assert all(sight.cost.tolist() == [1.0, 2.0, 3.0] for sight in whole[1:])
 
 
-def test_jobs_are_hurried_until_they_tell_of_several_iterations_at_once_and_again_when_they_tell_of_one(table):
-    assert not table.hurried
+def test_jobs_are_at_rest_while_they_tell_of_several_iterations_at_once_and_not_before_or_after(table):
+    assert not table.at_rest
     for rank in range(WORLD):
         say(table, hello(rank))
+    assert not table.at_rest
     run(table, [1000.0] * WORLD, 3)
-    assert table.hurried == {"j"}
+    assert not table.at_rest
     for rank in range(WORLD):
         say(table, report(rank, 10, 30, 1000.0, together=8, iterations=8))
-    assert not table.hurried
+    assert table.at_rest
+    say(table, hello(0, job="other", incarnation="k", world_size=1))
+    assert not table.at_rest, "a job that begins"
+    say(table, report(0, 1, 90, 1000.0, job="other", incarnation="k", together=8, iterations=8))
+    assert table.at_rest
     for rank in range(WORLD):
         say(table, report(rank, 11, 30, 1000.0))
-    assert table.hurried == {"j"}
+    assert not table.at_rest
 
 
-def test_a_job_that_has_ended_hurries_nobody(table):
+def test_a_new_incarnation_is_not_at_rest(table):
+    for rank in range(WORLD):
+        say(table, hello(rank))
+    for rank in range(WORLD):
+        say(table, report(rank, 10, 30, 1000.0, together=8, iterations=8))
+    assert table.at_rest
+    for rank in range(WORLD):
+        say(table, hello(rank, incarnation="next"), b"new %d" % rank)
+    assert not table.at_rest
+
+
+def test_jobs_that_have_ended_or_told_nothing_for_long_keep_nobody_from_rest(table):
     for rank in range(WORLD):
         say(table, hello(rank))
     run(table, [1000.0] * WORLD, 3)
+    table.forget_vanished(QUIET_S / 2)
+    assert not table.at_rest
+    table.forget_vanished(QUIET_S + 1.0)
+    assert table.at_rest
     for rank in range(WORLD):
         say(table, Bye(job="j", incarnation="i", rank=rank))
     assert not table.jobs
-    assert not table.hurried
+    assert not table.at_rest
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -361,8 +381,10 @@ def test_ranks_read_sensors_seldom_while_the_predictor_needs_none_and_always_whe
     assert set(asked) == ({0} if recorded else {0, SELDOM})
 
 
-def test_a_predictor_without_sensors_asks_for_few():
-    table = JobTable(sizer_maker("ema"), sensors_every("ema"))
+@pytest.mark.parametrize("predictor", ["ema", "auto:members=ema+last"])
+def test_a_predictor_without_sensors_asks_for_few(predictor):
+    table = JobTable(sizer_maker(predictor), sensors_every(predictor))
     for rank in range(WORLD):
         (welcome,) = say(table, hello(rank))[peer_of(rank)]
-    assert (welcome.sensors_every, run(table, [1000.0] * WORLD, 3).sensors_every) == (SELDOM, SELDOM)
+    assert welcome.sensors_every == (SELDOM if predictor == "ema" else 1)
+    assert run(table, [1000.0] * WORLD, 3).sensors_every == SELDOM

@@ -16,7 +16,7 @@ from lbbsp.worker.client import Client
 from lbbsp.worker.pacing import REMEMBERED
 from lbbsp.worker.relay import WATCH_S, Relay
 from lbbsp.worker.rest import APART_COSTS, CALM_AFTER, MOST_EQUAL
-from lbbsp.worker.vector import Vector
+from lbbsp.worker.vector import Vector, unpack
 
 BOUNDS = Bounds(8, np.zeros(2), np.full(2, 8), 1)
 IDS = {"job": "calm", "incarnation": "i"}
@@ -27,9 +27,13 @@ class Told(ScriptedManager):
     """Plans the sizes that it is told."""
 
     sizes = (4, 4)
+    sensors_every = 0
 
     def _offer(self, job, report, sizes) -> None:
         super()._offer(job, report, self.sizes)
+
+    def _claims(self, hello):
+        return super()._claims(hello) | {"sensors_every": self.sensors_every}
 
 
 class Job:
@@ -110,6 +114,15 @@ def test_before_that_a_draw_waits_for_the_plan_of_its_reduction(job) -> None:
     job.late()
     draw.join(PATIENCE_S)
     assert drawn[0].based_on_iteration == job.number
+
+
+def test_how_often_sensors_are_read_reaches_all_ranks_with_the_sizes(job) -> None:
+    for wanted in (7, 0, 3):
+        job.manager.sensors_every = wanted
+        job.reduce()
+        vector, _ = job.relay.vector(0.0)
+        there, _ = unpack(job.receive())
+        assert (vector.sensors_every, there.sensors_every) == (wanted, wanted)
 
 
 def test_after_that_no_draw_waits_and_sizes_follow_an_iteration_later(job) -> None:

@@ -2,12 +2,17 @@
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from lbbsp.worker.cgroup import cpu_quota_cores, memory_groups
 from lbbsp.worker.sensors import BUDGET_S, Sensors, machine_sources
+from lbbsp.worker.session import Session
+from lbbsp.worker.vector import Vector
 
 STAT = """cpu  0 0 0 0 0 0 0 0 0 0
 {lines}
@@ -188,3 +193,22 @@ def test_version_1_control_groups_limit_memory_and_cores(root):
 def test_no_control_group_is_no_limit(tmp_path):
     assert memory_groups(tmp_path) == []
     assert cpu_quota_cores(tmp_path) is None
+
+
+def test_a_rank_reads_as_often_as_the_newest_plan_says_and_else_the_welcome():
+    follower = SimpleNamespace(in_force=Vector(np.array([4, 4])))
+    session = SimpleNamespace(
+        _iterations=0,
+        _sensors=SimpleNamespace(read=lambda: (1.0,)),
+        follower=follower,
+        client=SimpleNamespace(sensors_every=2),
+    )
+
+    def readings(iterations):
+        return [len(Session._readings(session)) for _ in range(iterations)]  # type: ignore[arg-type]
+
+    assert readings(4) == [0, 1, 0, 1]
+    follower.in_force = replace(follower.in_force, sensors_every=4)
+    assert readings(8) == [0, 0, 0, 1] * 2
+    follower.in_force = replace(follower.in_force, sensors_every=0)
+    assert readings(4) == [0, 1, 0, 1]
