@@ -67,7 +67,7 @@ class Auto(Base):
         self._made: deque[tuple[Array, Array]] = deque(maxlen=horizon)
         self._newest: dict[str, Array] = {}
         """What was forecast when learning, from which readings; a dict, so that no journal holds it."""
-        self._job = Contest(len(self._names), 1, share=0.04, sureness=0.5)
+        self._job = Contest(len(self._names), 1, share=0.04, sureness=2.0, paired=True)
         self._each = Contest(len(self._names), workers, share=0.02, sureness=2.0)
         self._elected = np.zeros(1, dtype=np.intp)
         self._chosen = np.zeros(workers, dtype=np.intp)

@@ -14,14 +14,26 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class Contest:
-    """share: of the newest iteration in the running loss; sureness: in standard errors of the difference."""
+    """Running losses of candidates.
 
-    def __init__(self, candidates: int, columns: int, *, share: float, sureness: float) -> None:
+    Args:
+        candidates: how many compete.
+        columns: in how many places.
+        share: of the newest iteration in the running loss.
+        sureness: in standard errors of the difference.
+        paired: the error is that of differences within iterations, else as if losses were independent. It takes
+            (candidates, candidates, columns), and finds small differences between candidates that err alike.
+    """
+
+    def __init__(
+        self, candidates: int, columns: int, *, share: float, sureness: float, paired: bool = False
+    ) -> None:  # fmt: skip
         self._share = share
         self._sureness = sureness
         self._count: Array = np.zeros(columns)
         self._loss: Array = np.zeros((candidates, columns))
         self._variance: Array = np.zeros((candidates, columns))
+        self._covariance: Array | None = np.zeros((candidates, candidates, columns)) if paired else None
 
     def add(self, losses: Array, among: BoolArray) -> None:
         """Take in one iteration, (candidates, columns); NaN = this column had no report. among: who takes part."""
@@ -32,6 +44,9 @@ class Contest:
         away = np.where(known, losses - losses[among].mean(0), 0.0) - self._loss
         self._loss = self._loss + share * away
         self._variance = self._variance + share * ((1.0 - share) * away**2 - self._variance)
+        if self._covariance is not None:
+            both, shares = away[:, None] * away[None], share[:, None] * among[None, :, None]
+            self._covariance = self._covariance + shares * ((1.0 - shares) * both - self._covariance)
 
     def kept(self, in_charge: IntArray, otherwise: IntArray) -> IntArray:
         """Who is in charge of each column, where it still loses less than `otherwise`; else that one."""
@@ -43,6 +58,8 @@ class Contest:
         columns = np.arange(len(other))
         self._loss[who] = self._loss[other, columns] + behind
         self._variance[who] = self._variance[other, columns]
+        if self._covariance is not None:
+            self._covariance[who] = self._covariance[:, who] = 0.0
 
     def winners(self, in_charge: IntArray, among: BoolArray) -> IntArray:
         """Candidate for each column: the one in charge, unless another that takes part is surely better."""
@@ -50,6 +67,8 @@ class Contest:
         best = np.where(among[:, None], self._loss, np.inf).argmin(0)
         gain = self._loss[in_charge, columns] - self._loss[best, columns]
         spread = self._variance[in_charge, columns] + self._variance[best, columns]
+        if self._covariance is not None:
+            spread = np.maximum(spread - 2.0 * self._covariance[in_charge, best, columns], 0.0)
         share = np.maximum(self._share / 2.0, 1.0 / np.maximum(self._count, 1.0))
         sure = (gain > self._sureness * np.sqrt(spread * share)) & (self._count > 4)
         return np.where(sure, best, in_charge)
