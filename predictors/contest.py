@@ -1,8 +1,8 @@
 """Who has lost least time lately, without thrashing: a challenger must be better by more than chance explains.
 
 Losses are arrays (candidates, columns): a column is a worker, or the whole job. Each column has one candidate in
-charge. Candidates are compared by their losses less the mean of all in the same iteration, so that what hurts
-them all alike decides nothing.
+charge. Candidates are compared by their losses less the mean of those that take part in the same iteration, so that
+what hurts them all alike decides nothing. Knows nothing of predictors or speeds; losses are shares of a time.
 """
 
 import numpy as np

@@ -27,6 +27,12 @@ def mine() -> int:
     return threading.get_native_id()
 
 
+def numbers_of(script: str) -> list[int]:
+    """What a process of its own prints."""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    return [int(word) for word in said.split()]
+
+
 def test_threads_begun_inside_get_short_slices_and_this_one_does_not():
     before, done = slice_ns(mine()), threading.Event()
     thread = threading.Thread(target=done.wait)
@@ -56,8 +62,7 @@ def test_nice_and_policy_stay_as_they_were():
         "import os; from lbbsp.prompt import be_prompt; os.nice(3); be_prompt(); "
         "print(os.nice(0), os.sched_getscheduler(0))"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["3", str(os.SCHED_OTHER)]
+    assert numbers_of(script) == [3, os.SCHED_OTHER]
 
 
 def test_a_process_becomes_prompt_whole():
@@ -65,13 +70,7 @@ def test_a_process_becomes_prompt_whole():
         "from lbbsp.prompt import be_prompt; be_prompt(); "
         "print([line.split(':')[1] for line in open('/proc/self/sched') if line.startswith('se.slice')][0])"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert int(said) == SLICE_NS
-
-
-def policies_of(script: str) -> list[int]:
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    return [int(word) for word in said.split()]
+    assert numbers_of(script) == [SLICE_NS]
 
 
 POLICY = "print(os.sched_getscheduler(0))"
@@ -80,7 +79,7 @@ LOOK += "print(os.sched_getscheduler(0), lines[0])"
 
 
 def test_while_nothing_is_urgent_a_thread_interrupts_nobody_and_then_it_is_prompt_again():
-    batch, _, usual, slice_ = policies_of(
+    batch, _, usual, slice_ = numbers_of(
         "import os; from lbbsp.prompt import Urgency; urgency = Urgency(); urgency.be(False); "
         f"{LOOK}; urgency.be(True); {LOOK}"
     )
@@ -92,12 +91,12 @@ def test_a_policy_that_somebody_chose_for_the_process_stays(before):
     chosen = "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); "
     made = "from lbbsp.prompt import Urgency; urgency = Urgency(); "
     begun = chosen + made if before else made + chosen
-    said = policies_of(f"import os; {begun} urgency.be(False); {POLICY}; urgency.be(True); {POLICY}")
+    said = numbers_of(f"import os; {begun} urgency.be(False); {POLICY}; urgency.be(True); {POLICY}")
     assert said == [os.SCHED_IDLE, os.SCHED_IDLE]
 
 
 def test_where_the_system_allows_no_policies_nothing_changes_and_nothing_is_raised():
-    said = policies_of(
+    said = numbers_of(
         "import os; from lbbsp.prompt import Urgency\n"
         "def refuse(*_): raise PermissionError\n"
         "look, os.sched_getscheduler = os.sched_getscheduler, refuse\n"

@@ -188,7 +188,7 @@ def test_without_prometheus_client_it_says_what_to_install(tmp_path):
 
 
 def test_jobs_and_ranks_shown_are_bounded(monkeypatch):
-    from test_table import hello, peer_of, say  # the table's own greetings
+    from table_ranks import hello, peer_of, say  # the table's own greetings
 
     monkeypatch.setattr(figures_module, "MOST_JOBS", 3)
     monkeypatch.setattr(figures_module, "MOST_RANKS", 7)

@@ -1,7 +1,7 @@
 """Bounds on rates, jobs and ranks: what is beyond is refused with the bound's name, and others keep their room."""
 
 import pytest
-from test_table import hello, peer_of, report, say
+from table_ranks import hello, peer_of, report, say
 
 from lbbsp.protocol import Bye, Refused, encode
 from lbbsp.service.admission import IDLE_S, MOST_OF_ONE, Admission

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import zmq
 from harness import PATIENCE_S, ManagerProcess, Ranks, until
-from test_table import hello
+from table_ranks import hello
 
 from lbbsp.protocol import Hello, Welcome, decode_to_worker, encode
 from lbbsp.service.admission import MOST_OF_ONE

@@ -6,56 +6,21 @@ import logging
 import msgspec
 import numpy as np
 import pytest
+from table_ranks import WORLD, hello, peer_of, report, run, say
 
-from lbbsp.protocol import MOST_TOGETHER, Bye, Hello, Plan, Refused, Report, Unknown, Welcome, encode
+from lbbsp.protocol import MOST_TOGETHER, Bye, Plan, Refused, Report, Unknown, Welcome
 from lbbsp.service import table as table_module
 from lbbsp.service.admission import Admission
-from lbbsp.service.job import MAX_GATHERING, sensors_every, sizer_maker
-from lbbsp.service.live import SELDOM
+from lbbsp.service.job import MAX_GATHERING, sizer_maker
 from lbbsp.service.rejections import MAX_KEYS, Rejections
-from lbbsp.service.table import FORGET_AFTER_S, QUIET_S, JobTable
+from lbbsp.service.table import FORGET_AFTER_S, JobTable
 
-WORLD = 3
 ORDERS = list(itertools.permutations(range(WORLD)))
 
 
 @pytest.fixture
 def table():
     return JobTable(sizer_maker("last"))
-
-
-def hello(rank: int, **fields) -> Hello:
-    usual = {"job": "j", "incarnation": "i", "world_size": WORLD, "global_batch": 90, "min_samples": 0}
-    return Hello(rank=rank, **usual | {"max_samples": 90, "machine": f"m{rank}"} | fields)
-
-
-def peer_of(rank: int) -> bytes:
-    return b"peer %d" % rank
-
-
-def say(table: JobTable, message, peer: bytes | None = None, now_s: float = 0.0) -> dict[bytes, list]:
-    """Replies by peer."""
-    heard: dict[bytes, list] = {}
-    for to, reply in table.handle(peer or peer_of(message.rank), encode(message), now_s):
-        heard.setdefault(to, []).append(reply)
-    return heard
-
-
-def report(rank: int, iteration: int, samples: int, speed: float, **fields) -> Report:
-    usual = {"job": "j", "incarnation": "i", "own_time_s": samples / speed}
-    return Report(rank=rank, iteration=iteration, samples=samples, **usual | fields)
-
-
-def run(table: JobTable, speeds, iterations: int, first: int = 0, **fields) -> Plan:
-    """All ranks report; the last plan."""
-    sizes = [90 // len(speeds)] * len(speeds)
-    plan = None
-    for iteration in range(first, first + iterations):
-        for rank, speed in enumerate(speeds):
-            heard = say(table, report(rank, iteration, sizes[rank], speed, **fields))
-        (plan,) = heard[peer_of(0)]
-        sizes = list(plan.sizes)
-    return plan
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -324,67 +289,3 @@ def test_detectors_see_every_rank_s_cost_where_groups_end_at_different_iteration
     whole = [sight for sight in seen if np.isfinite(sight.time_s).all()]
     assert len(whole) >= 5
     assert all(sight.cost.tolist() == [1.0, 2.0, 3.0] for sight in whole[1:])
-
-
-def test_jobs_are_at_rest_while_they_tell_of_several_iterations_at_once_and_not_before_or_after(table):
-    assert not table.at_rest
-    for rank in range(WORLD):
-        say(table, hello(rank))
-    assert not table.at_rest
-    run(table, [1000.0] * WORLD, 3)
-    assert not table.at_rest
-    for rank in range(WORLD):
-        say(table, report(rank, 10, 30, 1000.0, together=8, iterations=8))
-    assert table.at_rest
-    say(table, hello(0, job="other", incarnation="k", world_size=1))
-    assert not table.at_rest, "a job that begins"
-    say(table, report(0, 1, 90, 1000.0, job="other", incarnation="k", together=8, iterations=8))
-    assert table.at_rest
-    for rank in range(WORLD):
-        say(table, report(rank, 11, 30, 1000.0))
-    assert not table.at_rest
-
-
-def test_a_new_incarnation_is_not_at_rest(table):
-    for rank in range(WORLD):
-        say(table, hello(rank))
-    for rank in range(WORLD):
-        say(table, report(rank, 10, 30, 1000.0, together=8, iterations=8))
-    assert table.at_rest
-    for rank in range(WORLD):
-        say(table, hello(rank, incarnation="next"), b"new %d" % rank)
-    assert not table.at_rest
-
-
-def test_jobs_that_have_ended_or_told_nothing_for_long_keep_nobody_from_rest(table):
-    for rank in range(WORLD):
-        say(table, hello(rank))
-    run(table, [1000.0] * WORLD, 3)
-    table.forget_vanished(QUIET_S / 2)
-    assert not table.at_rest
-    table.forget_vanished(QUIET_S + 1.0)
-    assert table.at_rest
-    for rank in range(WORLD):
-        say(table, Bye(job="j", incarnation="i", rank=rank))
-    assert not table.jobs
-    assert not table.at_rest
-
-
-@pytest.mark.parametrize("recorded", [False, True])
-def test_ranks_read_sensors_seldom_while_the_predictor_needs_none_and_always_where_they_are_recorded(recorded):
-    table = JobTable(sizer_maker("auto:members=ema+last+arx"))
-    table.tap = (lambda *_: None) if recorded else None
-    for rank in range(WORLD):
-        say(table, hello(rank, sensors=("load",)))
-    asked = [run(table, [1000.0] * WORLD, 1, iteration, sensors=(1.0,)).sensors_every for iteration in range(900)]
-    assert set(asked[:200]) == {0}
-    assert set(asked) == ({0} if recorded else {0, SELDOM})
-
-
-@pytest.mark.parametrize("predictor", ["ema", "auto:members=ema+last"])
-def test_a_predictor_without_sensors_asks_for_few(predictor):
-    table = JobTable(sizer_maker(predictor), sensors_every(predictor))
-    for rank in range(WORLD):
-        (welcome,) = say(table, hello(rank))[peer_of(rank)]
-    assert welcome.sensors_every == (SELDOM if predictor == "ema" else 1)
-    assert run(table, [1000.0] * WORLD, 3).sensors_every == SELDOM

@@ -205,7 +205,7 @@ def test_a_rank_reads_as_often_as_the_newest_plan_says_and_else_the_welcome():
     )
 
     def readings(iterations):
-        return [len(Session._readings(session)) for _ in range(iterations)]  # type: ignore[arg-type]
+        return [len(Session._readings(session)) for _ in range(iterations)]
 
     assert readings(4) == [0, 1, 0, 1]
     follower.in_force = replace(follower.in_force, sensors_every=4)
