@@ -103,27 +103,31 @@ class Gradients:
             )
         self._pending = False
         if torch.is_grad_enabled():
-            self._forward(next((len(tensor) for tensor in _tensors((args, named)) if tensor.dim()), None))
+            self._forward(_first_dimension(args, named))
             model.armed |= bool(model.ddp.require_backward_grad_sync)
-            self._phases.forward()
+            if self._phases.on:
+                self._phases.forward()
 
     def _after_forward(self, output: Any) -> None:
         """The gradient of an output is the first event of a backward pass, in its outermost graph task."""
         weight = self.weight
-        self._phases.forwarded()
-        for tensor in _tensors(output):
+        if self._phases.on:
+            self._phases.forwarded()
+        for tensor in (output,) if isinstance(output, torch.Tensor) else _tensors(output):
             if tensor.requires_grad:
                 tensor.register_hook(lambda _: self._begin(weight))  # type: ignore[no-untyped-call]
 
     def _hook_parameter(self, model: Model, parameter: torch.nn.Parameter) -> None:
+        stamp = self._stamp
         with torch.enable_grad():
             node: Any = parameter.view_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
         def before(gradients: Tensors) -> Tensors | None:
             model.seen = True
-            self._begin(None)
-            if self._stamp is not None:
-                self._last = self._stamp()
+            if not self._pending or self.fixed is not None:
+                self._begin(None)
+            if stamp is not None:
+                self._last = stamp()
             weight = self._used
             if weight == 1.0:
                 return None
@@ -141,7 +145,8 @@ class Gradients:
         if not self._pending:
             self._pending = True
             self._last = None
-            self._phases.backward()
+            if self._phases.on:
+                self._phases.backward()
             self._used = self.weight if weight is None else weight
             queue_callback(self._end)
         elif weight is not None and weight != self._used and self.fault is None:
@@ -153,22 +158,33 @@ class Gradients:
     def _end(self) -> None:
         """The gradients of this backward pass are done; DDP has not waited for its reduction yet."""
         self._pending = False
-        self._phases.backwarded(self._last)
+        if self._phases.on:
+            self._phases.backwarded(self._last)
         reducing = [model for model in self._models if model.armed and model.seen]
         for model in self._models:
             model.seen = False
         if reducing:
             for model in reducing:
                 model.armed = False
-            self._call(lambda: self._ready(self._last))
-            queue_callback(lambda: self._call(self._reduced))
+            self._call(self._ready, self._last)
+            queue_callback(self._reduction_over)
         self._done()
 
-    def _call(self, function: Callable[[], None]) -> None:
+    def _reduction_over(self) -> None:
+        self._call(self._reduced)
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
-            function()
+            function(*arguments)
         except Exception as fault:  # kept, and raised at the next draw
             self.fault = self.fault or fault
+
+
+def _first_dimension(args: Any, named: Any) -> int | None:
+    """Of the first tensor of a model's input that has one."""
+    if args and isinstance(args[0], torch.Tensor) and args[0].dim():
+        return args[0].shape[0]
+    return next((len(tensor) for tensor in _tensors((args, named)) if tensor.dim()), None)
 
 
 def _tensors(output: Any) -> list[torch.Tensor]:

@@ -84,6 +84,7 @@ class Memory:
     def __init__(self, ddps: Sequence[DistributedDataParallel], rank: int, bounds: Bounds) -> None:
         self.model = MemoryModel(int(bounds.max_samples[rank]), int(bounds.min_samples[rank]))
         self._device = next(ddps[0].parameters()).device
+        self._on_cuda = self._device.type == "cuda"
         self._key, self._rank = key_of(ddps[0]), rank
         self._reads = 0
         self.samples = 0
@@ -93,10 +94,10 @@ class Memory:
 
     def worked(self) -> int:
         """The batch under way has worked; the bound, 0 while nothing is known to bound."""
-        if self._device.type != "cuda" and self.at_once <= self.model.proven_samples:
+        if not self._on_cuda and self.at_once <= self.model.proven_samples:
             return self.model.bound() if self.model.failures else 0
         self.model.learn(self._reading(self.at_once))
-        known = self.model.failures > 0 or self._device.type == "cuda"
+        known = self.model.failures > 0 or self._on_cuda
         return self.model.bound() if known else 0
 
     def failed(self, samples: int) -> int:
@@ -119,7 +120,7 @@ class Memory:
 
     def _reading(self, samples: int) -> Reading:
         self._reads += 1
-        if self._device.type != "cuda" or self._reads % READ_EVERY:
+        if not self._on_cuda or self._reads % READ_EVERY:
             return Reading(samples, math.nan, self.model.budget_bytes)
         peak = float(torch.cuda.max_memory_allocated(self._device))
         torch.cuda.reset_peak_memory_stats(self._device)
@@ -127,7 +128,7 @@ class Memory:
 
     def _budget_bytes(self) -> float:
         """What this process holds and what is free on the device; NaN on CPUs."""
-        if self._device.type != "cuda":
+        if not self._on_cuda:
             return math.nan
         free, _ = torch.cuda.mem_get_info(self._device)
         return float(torch.cuda.memory_reserved(self._device) + free)

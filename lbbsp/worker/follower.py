@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from lbbsp.errors import OutOfStepError
@@ -88,11 +87,13 @@ class Follower:
         self._ahead = ahead
         self._reads_ahead = lookahead > 0 or (ahead is not None and ahead.depth > 0)
         self._sequence = self._base = self._ignore_through = 0
+        self._quiet_through = 0
+        """No message follows a reduction up to this one."""
         self._closings: deque[int] = deque(maxlen=REMEMBERED)
         self._reductions = 0
         self._usual_reductions = self._draws = 1
         self._last_place: tuple[int, int, int] | None = None
-        self._pending: deque[tuple[Report, Window, Spans]] = deque()
+        self._pending: deque[tuple[dict[str, Any], Window, Spans]] = deque()
         self._checks: dict[int, tuple[Place, ...]] = {}
         self._sizes_seen: set[int] = set()
         self._step_of: dict[int, int] = {}
@@ -141,17 +142,20 @@ class Follower:
     def reduction(self, last_gradient: Any = None) -> None:
         """The collective is on its way; `last_gradient` is the stamp of the last gradient, default now."""
         self.own.stop(last_gradient)
-        self._waiting_since_s = self._clock()
+        self._waiting_since_s = now_s = self._clock()
         self._sequence += 1
-        places = self.places.now()
-        self._checks[self._sequence] = places
         report = self._close() if self._closes() else None
-        self.channel.reduction(Reduction(self._sequence, places, self._waiting_since_s, report, self._left()))
+        if self._sequence <= self._quiet_through:
+            self.channel.reduction(Reduction(self._sequence, (), now_s, report))
+        else:
+            places = self._checks[self._sequence] = self.places.now()
+            self.channel.reduction(Reduction(self._sequence, places, now_s, report, self._left()))
         self.places.reduced()
 
     def reduced(self) -> None:
         """The collective has ended."""
-        self.channel.reduced()
+        if self._sequence > self._quiet_through:
+            self.channel.reduced()
         if self._waiting_since_s is not None:
             self._wait_s += self._clock() - self._waiting_since_s
             self._waiting_since_s = None
@@ -161,7 +165,7 @@ class Follower:
         """After a resume: `start` holds until a plan for a later reduction comes; `hello` is the new incarnation's."""
         self._take_sizes(outside=True, sent=True)
         self.hello, self.in_force = hello, start
-        self._ignore_through = self._sequence
+        self._ignore_through = self._quiet_through = self._sequence
         self._base = reductions - self._sequence
         self.resumed_at = reductions
         self.places = Places()
@@ -173,6 +177,8 @@ class Follower:
         self.own.end_tail(self._own_time_s + self._wait_s, outside)
         self.own.stop()
         vector, places = self.channel.vector(self.own.usual_tail_s, sent)
+        if vector is self.in_force:
+            return
         mine = self._checks.get(vector.sequence, ())
         if mine and places and mine[0] != places[0]:
             raise OutOfStepError(_out_of_step(self.hello.rank, mine[0], places[0]))
@@ -181,7 +187,7 @@ class Follower:
         if vector.sequence > self._ignore_through:
             if vector.version != self.in_force.version:
                 self.totals.plan_changes += not np.array_equal(vector.sizes, self.in_force.sizes)
-            self.in_force = vector
+            self.in_force, self._quiet_through = vector, vector.holds_through
 
     def _left(self) -> int:
         """Reductions that the epoch under way will still have, if its loop goes on as before."""
@@ -207,31 +213,31 @@ class Follower:
             return self._ready()
         parts = [part for part, _ in undone]
         self._draws = len(parts)
-        report = Report(
-            job=self.hello.job,
-            incarnation=self.hello.incarnation,
-            rank=self.hello.rank,
-            iteration=self._sequence,
-            samples=sum(part.samples for part in parts),
-            draws=len(parts),
-            own_time_s=1.0,
-            wait_s=self._wait_s,
-            input_s=sum(input_s for _, input_s in undone),
-            settled=self._settled(parts) and not mixed and not self.disturbed,
-            max_samples=self.bound_samples,
-            cost=self.cost,
-            sensors=self._read_sensors(),
-            planned=self.claimed[0],
-            claimed=self.claimed[1],
-            fixed_s=self.fixed_s,
-        )
+        samples = sum(part.samples for part in parts)
+        told = {
+            "job": self.hello.job,
+            "incarnation": self.hello.incarnation,
+            "rank": self.hello.rank,
+            "iteration": self._sequence,
+            "samples": samples,
+            "draws": len(parts),
+            "wait_s": self._wait_s,
+            "input_s": sum(input_s for _, input_s in undone),
+            "settled": self._settled(parts) and not mixed and not self.disturbed,
+            "max_samples": self.bound_samples,
+            "cost": self.cost,
+            "sensors": self._read_sensors(),
+            "planned": self.claimed[0],
+            "claimed": self.claimed[1],
+            "fixed_s": self.fixed_s,
+        }
         self.disturbed, self.claimed, self.cost = False, (0, 0), 0.0
         self._closings.append(self._sequence)
         self.totals.iterations += 1
-        self.totals.samples += report.samples
+        self.totals.samples += samples
         self.totals.wait_s += self._wait_s
         self._wait_s = 0.0
-        self._pending.append((report, self.own.take(), self.phases.take()))
+        self._pending.append((told, self.own.take(), self.phases.take()))
         return self._ready()
 
     def _settled(self, parts: list[Part]) -> bool:
@@ -255,7 +261,7 @@ class Follower:
     def _ready(self) -> Report | None:
         newest: Report | None = None
         while self._pending:
-            report, window, spans = self._pending[0]
+            told, window, spans = self._pending[0]
             own_time_s = window.own_time_s(self.own.marks)
             if own_time_s is None:
                 break
@@ -263,7 +269,7 @@ class Follower:
             self._own_time_s = max(own_time_s, 1e-9)
             self.totals.own_time_s += self._own_time_s
             phases_s = seconds(spans, self.own.marks) if spans else ()
-            newest = msgspec.structs.replace(report, own_time_s=self._own_time_s, phases_s=phases_s)
+            newest = Report(own_time_s=self._own_time_s, phases_s=phases_s, **told)
         return newest
 
 

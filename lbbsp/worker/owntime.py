@@ -12,6 +12,8 @@ from typing import Any, Protocol
 OUTLIER_RATIO = 5.0
 OUTLIER_SHARE = 0.2
 REMEMBERED_TAILS = 31
+TAILS_BETWEEN = 8
+"""Once so many are remembered the median is taken anew after so many more."""
 
 
 class Marks(Protocol):
@@ -64,6 +66,7 @@ class OwnTime:
         self._tail_since_s: float | None = None
         self._before_tail = 0
         self._tails: deque[float] = deque(maxlen=REMEMBERED_TAILS)
+        self._tails_since = 0
         self.usual_tail_s = 0.0
         """(Upper) median of the time from the end of a reduction to the next draw; 0 before any."""
 
@@ -101,7 +104,10 @@ class OwnTime:
             self._window.stand_in_s += self.usual_tail_s
         else:
             self._tails.append(tail_s)
-            self.usual_tail_s = sorted(self._tails)[len(self._tails) // 2]
+            self._tails_since += 1
+            if len(self._tails) < REMEMBERED_TAILS or self._tails_since >= TAILS_BETWEEN:
+                self._tails_since = 0
+                self.usual_tail_s = sorted(self._tails)[len(self._tails) // 2]
 
     def take(self) -> Window:
         """The finished window; a new one begins."""
@@ -111,4 +117,4 @@ class OwnTime:
     def _unusual(self, tail_s: float, iteration_s: float) -> bool:
         if len(self._tails) < 3:
             return tail_s > max(OUTLIER_RATIO, 1.0) * max(iteration_s, 1e-3)
-        return tail_s > OUTLIER_RATIO * self.usual_tail_s and tail_s > OUTLIER_SHARE * iteration_s
+        return tail_s > OUTLIER_SHARE * iteration_s and tail_s > OUTLIER_RATIO * self.usual_tail_s

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import zmq
@@ -32,6 +32,7 @@ from lbbsp.worker.vector import IntArray, Place, Vector, pack
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 IDLE_POLL_S = 1.0
@@ -75,7 +76,7 @@ class Relay(threading.Thread):
         """Report at once, then hand the event to the relay's thread, if it is known to need a message."""
         with self._holding:
             newest = self._newest[0]
-            self._guarded(lambda: say(self._client, event, newest))
+            self._guarded(say, self._client, event, newest)
             self._rests.reduction(drawn=self._drawn)
             self._sequence, self._drawn = event.sequence, False
             self._reduced_s = self._wanted_s = None
@@ -168,9 +169,9 @@ class Relay(threading.Thread):
             if due is not None:
                 self._send(due, None)
             due = self._accept(self._inbox.popleft())
-        plan = self._guarded(lambda: self._fresh(due, ready))
+        plan = self._guarded(self._fresh, due, ready)
         if due is None:
-            self._guarded(lambda: self._client.flush(HOLD_S))
+            self._guarded(self._client.flush, HOLD_S)
             return None
         if plan is None and not (self.calm or self._hopeless(due)) and self._timeout_s(due) > 0:
             return due
@@ -181,17 +182,17 @@ class Relay(threading.Thread):
         if isinstance(event, Restart):
             hello, self._bounds = event.hello, event.bounds
             self._rests = Rests(event.bounds.equal())
-            self._guarded(lambda: self._client.hello_again(hello))
+            self._guarded(self._client.hello_again, hello)
             return None
         self.pacing.event(event.at_s)
         return event if event.sequence > self._newest[0].holds_through else None
 
-    def _guarded(self, call: Callable[[], T]) -> T | None:
+    def _guarded(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
         """A fault of our own service must never reach the training loop: from then on sizes stay as they are."""
         if self._ill:
             return None
         try:
-            return call()
+            return call(*arguments, **named)
         except Exception:
             self._ill = True
             log.exception("a fault of lbbsp's own; training goes on with the sizes it has")
@@ -224,7 +225,7 @@ class Relay(threading.Thread):
         """One broadcast: the newest plan that is newer and fits, else the sizes in force."""
         self._learn(due, plan)
         old = self._newest[0]
-        vector = self._guarded(lambda: self._next_vector(old, plan or self._client.plan())) or old
+        vector = self._guarded(self._next_vector, old, plan) or old
         self._rests.sent(vector)
         homes, rest = self._homes.follow(vector.sizes), self._rest(old, due)
         vector = replace(vector, sequence=due.sequence, homes=homes, rest=rest)
@@ -253,6 +254,7 @@ class Relay(threading.Thread):
         self.pacing.arrived(late_s if plan is not None else math.inf)
 
     def _next_vector(self, old: Vector, plan: Plan | None) -> Vector:
+        plan = plan or self._client.plan()
         if plan is None or plan.based_on_iteration <= old.based_on_iteration:
             return old
         sizes = self._fitting(old, plan)
