@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbbsp.predictors import Predictor, make
+from lbbsp.predictors.base import Base
 
 Array = npt.NDArray[np.float64]
 T = TypeVar("T")
@@ -66,6 +67,11 @@ class Forecaster:
     def reads_sensors(self) -> bool:
         """Whether forecasts to come need the sensors of each iteration."""
         return self._guarded(lambda: bool(getattr(self._predictor, "reads_sensors", True))) is not False
+
+    @property
+    def trains(self) -> bool:
+        """Whether the predictor makes any use of spare time."""
+        return getattr(type(self._predictor), "train", None) is not Base.train
 
     def train(self, more: Callable[[], bool]) -> None:
         """Let the predictor spend spare time, while more() is true."""

@@ -146,6 +146,11 @@ class BatchSizeManager:
         """Whether the predictor needs the sensors of each iteration now."""
         return self._forecaster.reads_sensors
 
+    @property
+    def trains(self) -> bool:
+        """Whether the predictor makes any use of spare time."""
+        return self._forecaster.trains
+
     def train(self, more: Callable[[], bool]) -> None:
         """Let the predictor spend spare time in small steps, while more() is true."""
         self._forecaster.train(more)

@@ -9,7 +9,6 @@ import ctypes
 import logging
 import resource
 from collections.abc import Callable
-from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +20,8 @@ PAGE_MIB = resource.getpagesize() / 2**20
 def resident_mib() -> float:
     """Memory of this process; 0 where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE_MIB
+        with open("/proc/self/statm", "rb", buffering=0) as told:
+            return int(told.read().split()[1]) * PAGE_MIB
     except OSError:
         return 0.0
 

@@ -40,6 +40,8 @@ class Spare:
 
     def spend(self) -> None:
         """Spend what has been saved up, if there is a job that wants it."""
+        if not self._table.planned:
+            return
         now_s = self._clock()
         if now_s - self._at_s >= LEAST_S / SHARE:
             share = BUSY_SHARE if self._idle(now_s) < IDLE_CORES else SHARE

@@ -70,7 +70,7 @@ class JobTable:
         self.jobs: dict[str, Job] = {}
         self.rejections = Rejections()
         self.planned: dict[str, None] = {}
-        """Jobs that have made a plan since this was last emptied, the longest ago first."""
+        """Jobs that have made a plan since this was last emptied and can use spare time, the longest ago first."""
         self._resting: set[str] = set()
         """Jobs whose newest report told of several iterations, or came long ago: their ranks wait for no plan."""
         self.past = Past()
@@ -159,7 +159,8 @@ class JobTable:
             self.tap(live, report, now_s)
         if plan is None:
             return []
-        self.planned[report.job] = None
+        if live.sizer.trains:
+            self.planned[report.job] = None
         self._behind.append(live)
         return [(roster.peers[0], plan)]
 
