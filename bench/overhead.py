@@ -6,16 +6,20 @@ Epochs last 200 iterations, and the first of them is not counted: a job's sizes,
 it and of rank 0's relay: waits, for the plan or for a core that others take, are apart. `wall_us` is the time that
 passes in our code in the training thread, waits for the plan alone apart: all-reduce runs on the same core meanwhile.
 The manager's CPU is a process of its own and given apart. `messages` is how many of rank 0's there were an iteration,
-1 where a job never rests; `plan_changes` are all that a rank saw.
+1 where a job never rests; `plan_changes` are all that a rank saw. `helpers_ms_per_s` is the processor time of all other
+threads that balance() began on a rank, most of any rank: they run in the blocks without it too, so that `ratio` does
+not show them.
 """
 
 import argparse
+import os
 import statistics
 import threading
 import time
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import psutil
@@ -69,6 +73,26 @@ class Meter:
         setattr(owner, name, timed)
 
 
+class Helpers:
+    """Threads that begin while it is entered, but for Python's own: ZeroMQ's and those of gloo groups."""
+
+    def __enter__(self) -> Self:
+        self._before = _threads()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ours = {str(thread.native_id) for thread in threading.enumerate()}
+        self._begun = _threads() - self._before - ours
+
+    def cpu_s(self) -> float:
+        """What they have taken."""
+        return 1e-9 * sum(int(Path(f"/proc/self/task/{one}/schedstat").read_text().split()[0]) for one in self._begun)
+
+
+def _threads() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
 class Calls:
     """Counts the calls of a method."""
 
@@ -89,7 +113,8 @@ def worker(arguments: argparse.Namespace) -> None:
     data = workers.Images(EPOCH_BLOCKS * BLOCK * arguments.batch * torch.distributed.get_world_size())
     plain, balanced = workers.model(), workers.model()
     plain_loader: DataLoader = DataLoader(data, arguments.batch, sampler=DistributedSampler(data))
-    balanced, loader = balance(balanced, DataLoader(data, arguments.batch, sampler=DistributedSampler(data)))
+    with Helpers() as helpers:
+        balanced, loader = balance(balanced, DataLoader(data, arguments.batch, sampler=DistributedSampler(data)))
     follower = loader.balancer.follower
     meter = Meter(follower.channel if isinstance(follower.channel, threading.Thread) else None)
     meter.wrap(follower.channel, "vector", wait=True)
@@ -98,7 +123,7 @@ def worker(arguments: argparse.Namespace) -> None:
     gradients = loader.balancer._gradients
     gradients._ready, gradients._reduced = loader.balancer._ready, follower.reduced
     messages = Calls(loader.balancer.control, "send")
-    manager_s = 0.0
+    manager_s = helpers_s = began_s = 0.0
     times: dict[str, list[float]] = {"off": [], "on": []}
     lanes = (("off", plain, _batches(plain_loader)), ("on", balanced, _batches(loader)))
     for block in range(arguments.blocks + WARM_UP_BLOCKS):
@@ -106,9 +131,11 @@ def worker(arguments: argparse.Namespace) -> None:
             meter.reset()
             messages.count = 0
             manager_s = -_manager_s(loader)
+            helpers_s, began_s = -helpers.cpu_s(), -time.perf_counter()
         for name, ddp, batches in lanes:
             times[name].append(_block(ddp, batches))
     ours_us = meter.figures_us(arguments.blocks * BLOCK)
+    ours_us["helpers_ms_per_s"] = 1e3 * (helpers_s + helpers.cpu_s()) / (began_s + time.perf_counter())
     manager_s += _manager_s(loader)
     everything = workers.gather((times, ours_us))
     if rank == 0:
