@@ -2,7 +2,8 @@
 
 A gloo group over the ranks of the model's process group, with its timeout. Each such group wakes a thread of its own
 on every rank a hundred times a second, which costs 2 ms of a core (torch 2.13), so that there are two only where
-messages and sums are both collectives, whose order ranks could see differently. Knows nothing of plans.
+messages and sums are both collectives, whose order ranks could see differently, or where torch counts both
+(TORCH_DISTRIBUTED_DEBUG=DETAIL). Knows nothing of plans.
 """
 
 from collections.abc import Callable
@@ -34,7 +35,8 @@ class Control:
         self.world_size = len(self.ranks)
         self._timeout = _timeout(process_group)
         self._plans = _cpu_group(self.ranks, self._timeout)
-        self._sums = self._plans if self._few else _cpu_group(self.ranks, self._timeout)
+        counted = dist.get_debug_level() == dist.DebugLevel.DETAIL  # type: ignore[attr-defined]
+        self._sums = self._plans if self._few and not counted else _cpu_group(self.ranks, self._timeout)
         self._gathers: dist.ProcessGroup | None = None
 
     def gather(self, value: Any) -> list[Any]:
