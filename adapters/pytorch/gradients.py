@@ -105,14 +105,12 @@ class Gradients:
         if torch.is_grad_enabled():
             self._forward(_first_dimension(args, named))
             model.armed |= bool(model.ddp.require_backward_grad_sync)
-            if self._phases.on:
-                self._phases.forward()
+            self._phases.forward()
 
     def _after_forward(self, output: Any) -> None:
         """The gradient of an output is the first event of a backward pass, in its outermost graph task."""
         weight = self.weight
-        if self._phases.on:
-            self._phases.forwarded()
+        self._phases.forwarded()
         for tensor in (output,) if isinstance(output, torch.Tensor) else _tensors(output):
             if tensor.requires_grad:
                 tensor.register_hook(lambda _: self._begin(weight))  # type: ignore[no-untyped-call]
@@ -145,8 +143,7 @@ class Gradients:
         if not self._pending:
             self._pending = True
             self._last = None
-            if self._phases.on:
-                self._phases.backward()
+            self._phases.backward()
             self._used = self.weight if weight is None else weight
             queue_callback(self._end)
         elif weight is not None and weight != self._used and self.fault is None:
@@ -158,8 +155,7 @@ class Gradients:
     def _end(self) -> None:
         """The gradients of this backward pass are done; DDP has not waited for its reduction yet."""
         self._pending = False
-        if self._phases.on:
-            self._phases.backwarded(self._last)
+        self._phases.backwarded(self._last)
         reducing = [model for model in self._models if model.armed and model.seen]
         for model in self._models:
             model.seen = False

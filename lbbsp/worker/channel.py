@@ -29,7 +29,10 @@ class Link(Protocol):
 
 
 class Reduction(NamedTuple):
-    """One gradient reduction as a rank saw it: its number, where its iterators were, what it reports."""
+    """One gradient reduction as a rank saw it: its number, where its iterators were, what it reports.
+
+    Places and what is left are told only where a message may follow.
+    """
 
     sequence: int
     places: tuple[Place, ...]
@@ -76,7 +79,7 @@ class Channel(Protocol):
         """The last gradient is ready."""
 
     def reduced(self) -> None:
-        """The newest reduction has ended."""
+        """The newest reduction has ended; called only where a message may follow it."""
 
     def vector(self, usual_tail_s: float, sent: bool = False) -> tuple[Vector, tuple[Place, ...]]:
         """The sizes that follow the newest reduction, and where rank 0 was; waits for them.

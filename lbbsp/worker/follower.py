@@ -87,8 +87,6 @@ class Follower:
         self._ahead = ahead
         self._reads_ahead = lookahead > 0 or (ahead is not None and ahead.depth > 0)
         self._sequence = self._base = self._ignore_through = 0
-        self._quiet_through = 0
-        """No message follows a reduction up to this one."""
         self._closings: deque[int] = deque(maxlen=REMEMBERED)
         self._reductions = 0
         self._usual_reductions = self._draws = 1
@@ -145,7 +143,7 @@ class Follower:
         self._waiting_since_s = now_s = self._clock()
         self._sequence += 1
         report = self._close() if self._closes() else None
-        if self._sequence <= self._quiet_through:
+        if self._quiet:
             self.channel.reduction(Reduction(self._sequence, (), now_s, report))
         else:
             places = self._checks[self._sequence] = self.places.now()
@@ -154,7 +152,7 @@ class Follower:
 
     def reduced(self) -> None:
         """The collective has ended."""
-        if self._sequence > self._quiet_through:
+        if not self._quiet:
             self.channel.reduced()
         if self._waiting_since_s is not None:
             self._wait_s += self._clock() - self._waiting_since_s
@@ -165,7 +163,7 @@ class Follower:
         """After a resume: `start` holds until a plan for a later reduction comes; `hello` is the new incarnation's."""
         self._take_sizes(outside=True, sent=True)
         self.hello, self.in_force = hello, start
-        self._ignore_through = self._quiet_through = self._sequence
+        self._ignore_through = self._sequence
         self._base = reductions - self._sequence
         self.resumed_at = reductions
         self.places = Places()
@@ -187,7 +185,12 @@ class Follower:
         if vector.sequence > self._ignore_through:
             if vector.version != self.in_force.version:
                 self.totals.plan_changes += not np.array_equal(vector.sizes, self.in_force.sizes)
-            self.in_force, self._quiet_through = vector, vector.holds_through
+            self.in_force = vector
+
+    @property
+    def _quiet(self) -> bool:
+        """Whether it is certain that no message follows the newest reduction."""
+        return self._sequence <= self.in_force.holds_through
 
     def _left(self) -> int:
         """Reductions that the epoch under way will still have, if its loop goes on as before."""

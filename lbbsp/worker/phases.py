@@ -16,16 +16,13 @@ Spans = list[tuple[int, Any, Any]]
 class Phases:
     """Stamps one iteration in ten; in the others each call is a glance at a flag.
 
-    Attributes:
-        on: whether the iteration under way is stamped; where it is not, who wants it cheaper need not call.
-
     Args:
         marks: the stamps of own time; on a device they follow its stream, so that copies to it count where they run.
     """
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
-        self.on = False
+        self._on = False
         self._turn = 0
         self._spans: Spans = []
         self._drawn: Any = None
@@ -34,12 +31,12 @@ class Phases:
 
     def drawn(self) -> None:
         """The batch is in the loop's hands."""
-        if self.on:
+        if self._on:
             self._drawn = self._marks.stamp()
 
     def forward(self) -> None:
         """A forward pass begins."""
-        if not self.on:
+        if not self._on:
             return
         self._forward = self._marks.stamp()
         if self._drawn is not None:
@@ -59,7 +56,7 @@ class Phases:
 
     def backward(self) -> None:
         """A backward pass begins."""
-        if self.on:
+        if self._on:
             self._backward = self._marks.stamp()
 
     def backwarded(self, last_gradient: Any = None) -> None:
@@ -72,7 +69,7 @@ class Phases:
     def take(self) -> Spans:
         """What was stamped in the iteration that ends here; the next one begins."""
         self._turn += 1
-        self.on = self._turn % EVERY == 0
+        self._on = self._turn % EVERY == 0
         spans, self._spans = self._spans, []
         self._drawn = self._forward = self._backward = None
         return spans
