@@ -146,7 +146,7 @@ class Balancer:
             raise ConfigError(f"valid_items {valid_items} is no count: give the number of items, 0 or more")
         total = float(self.control.sum(as_tensor(valid_items)))
         self._share = valid_items / total if total > 0 else 0.0
-        self._gradients.fixed = self._weight()
+        self._gradients.fixed = self._weight(valid_items, total) if total > 0 else 0.0
 
     def run(self, step_fn: Step, batch: Any, *, split: Split | None = None, micro_batch: int | None = None) -> Any:
         """Forward and backward over a batch, surviving an out-of-memory; all ranks must call, once a draw.
@@ -270,11 +270,12 @@ class Balancer:
         part = self._binding.part
         if part is not None and self._gradients.fixed is None:
             self._share = part.samples / part.global_samples
-            self._gradients.weight = self._weight()
+            self._gradients.weight = self._weight(part.samples, part.global_samples)
 
-    def _weight(self) -> float:
-        """W n / X' for a mean over the rank's batch; W for a sum, 0 without samples."""
-        return self.control.world_size * (self._share if self._reduction == "mean" else float(self._share > 0))
+    def _weight(self, mine: float, whole: float) -> float:
+        """W n / X' for a mean over the rank's batch, 1 exactly for an equal part; W for a sum, 0 without samples."""
+        world_size = self.control.world_size
+        return world_size * mine / whole if self._reduction == "mean" else world_size * float(mine > 0)
 
     def _ready(self, last_gradient: Any) -> None:
         self.follower.bound_samples = self.memory.worked()

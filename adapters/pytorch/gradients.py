@@ -13,6 +13,7 @@ import torch
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
+from lbbsp.adapters.pytorch.parameter_hooks import ParameterHooks
 from lbbsp.errors import UnsupportedError
 from lbbsp.worker.phases import Phases
 
@@ -55,10 +56,8 @@ class Gradients:
         done: Callable[[], None],
         phases: Phases,
     ) -> None:
-        self.weight = 1.0
-        """W n / X' of the batch that a forward pass would belong to now; outputs carry it to their backward pass."""
-        self.fixed: float | None = None
-        """Said by the loop itself: holds for backward passes from now on, whatever their outputs carry."""
+        self._weight = 1.0
+        self._fixed: float | None = None
         self._used = 1.0
         self.fault: Exception | None = None
         """What went wrong in a callback: raised inside, it would cancel DDP's own; the next draw raises it."""
@@ -67,7 +66,8 @@ class Gradients:
         self._last: Any = None
         self._pending = False
         self._handles: list[Any] = []
-        self._nodes: list[Any] = []
+        self._hooks = ParameterHooks(may_thin=len(ddps) == 1 and not ddps[0].find_unused_parameters)
+        self._newest: int | None = None
         self._models = [Model(ddp) for ddp in ddps]
         for model in self._models:
             self._hook_forward(model)
@@ -75,12 +75,34 @@ class Gradients:
                 if parameter.requires_grad:
                     self._hook_parameter(model, parameter)
 
+    @property
+    def weight(self) -> float:
+        """W n / X' of the batch that a forward pass would belong to now; outputs carry it to their backward pass."""
+        return self._weight
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        self._weight = weight
+        if weight != 1.0:
+            self._hooks.all()
+
+    @property
+    def fixed(self) -> float | None:
+        """Said by the loop itself: holds for backward passes from now on, whatever their outputs carry."""
+        return self._fixed
+
+    @fixed.setter
+    def fixed(self, weight: float | None) -> None:
+        self._fixed = weight
+        if weight is not None:
+            self._hooks.all()
+
     def remove(self) -> None:
         """Take all hooks off."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._nodes.clear()
+        self._hooks.remove()
 
     def _hook_forward(self, model: Model) -> None:
         ddp = model.ddp
@@ -112,18 +134,19 @@ class Gradients:
         weight = self.weight
         self._phases.forwarded()
         for tensor in (output,) if isinstance(output, torch.Tensor) else _tensors(output):
-            if tensor.requires_grad:
+            if tensor.grad_fn is not None:
+                tensor.grad_fn.register_prehook(lambda _: self._begin(weight))
+            elif tensor.requires_grad:
                 tensor.register_hook(lambda _: self._begin(weight))  # type: ignore[no-untyped-call]
 
     def _hook_parameter(self, model: Model, parameter: torch.nn.Parameter) -> None:
-        stamp = self._stamp
-        with torch.enable_grad():
-            node: Any = parameter.view_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+        stamp, place = self._stamp, len(self._hooks)
 
         def before(gradients: Tensors) -> Tensors | None:
             model.seen = True
-            if not self._pending or self.fixed is not None:
+            if not self._pending or self._fixed is not None:
                 self._begin(None)
+            self._newest = place
             if stamp is not None:
                 self._last = stamp()
             weight = self._used
@@ -133,18 +156,19 @@ class Gradients:
                 return tuple(torch.zeros_like(gradient) for gradient in gradients)
             return tuple(gradient * weight for gradient in gradients)
 
-        self._nodes.append(node)
-        self._handles.append(node.register_prehook(before))
+        self._hooks.add(parameter, before)
 
     def _begin(self, weight: float | None) -> None:
         """The first event of a backward pass queues the callback of its end; later outputs must weigh the same."""
-        if self.fixed is not None:
-            weight = self.fixed
+        if self._fixed is not None:
+            weight = self._fixed
         if not self._pending:
             self._pending = True
-            self._last = None
+            self._last = self._newest = None
             self._phases.backward()
-            self._used = self.weight if weight is None else weight
+            self._used = self._weight if weight is None else weight
+            if self._used != 1.0:
+                self._hooks.all()
             queue_callback(self._end)
         elif weight is not None and weight != self._used and self.fault is None:
             self.fault = UnsupportedError(
@@ -155,6 +179,7 @@ class Gradients:
     def _end(self) -> None:
         """The gradients of this backward pass are done; DDP has not waited for its reduction yet."""
         self._pending = False
+        self._hooks.passed(self._newest, self._used != 1.0)
         self._phases.backwarded(self._last)
         reducing = [model for model in self._models if model.armed and model.seen]
         for model in self._models:
