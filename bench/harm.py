@@ -2,7 +2,8 @@
 
 Two ranks, a core each, train two copies of a model in alternating blocks of one run: equal sizes with the stock
 loader, and LB-BSP. `over_equal`: the median over pairs of blocks of LB-BSP's iteration time over that of equal sizes,
-with a bootstrap interval, while bursts come and go on both cores. `efficiency`: with a busy process on the second core,
+with a bootstrap interval, while bursts come and go on both cores; `messages` and `plan_changes` are how many there were
+an iteration meanwhile. `efficiency`: with a busy process on the second core,
 after 250 iterations of LB-BSP, the iteration time of the best of some fixed splits with the stock loader over LB-BSP's,
 in alternating blocks, as in `lbbsp demo`; `of_work_rates`: that of the ideal by both ranks' measured work rates, which
 knows no communication, over LB-BSP's.
@@ -63,7 +64,11 @@ def worker(arguments: argparse.Namespace) -> None:
     for lane in (equal, lbbsp, equal, lbbsp):
         lane.block()
     around = Around(rank, arguments)
+    follower, messages = lbbsp.loader.balancer.follower, workers.Calls(lbbsp.loader.balancer.control, "send")
+    changes = follower.totals.plan_changes
     pairs = [(equal.block(), lbbsp.block()) for _ in range(arguments.pairs)]
+    unrest = {"messages": messages.count / arguments.pairs / BLOCK}
+    unrest["plan_changes"] = (follower.totals.plan_changes - changes) / arguments.pairs / BLOCK
     around.settle_down()
     lbbsp.block(SETTLE)
     before = len(spy.reports)
@@ -72,7 +77,7 @@ def worker(arguments: argparse.Namespace) -> None:
     reports = [(report.samples, report.own_time_s) for report in spy.reports[before:]]
     everything = workers.gather(reports)
     if rank == 0:
-        found = {"pairs": pairs, "steady_s": steady_s, "reports": everything}
+        found = {"pairs": pairs, "steady_s": steady_s, "reports": everything, "unrest": unrest}
         workers.write(arguments.out, found)
     lbbsp.loader.balancer.close()
     workers.leave()
@@ -132,6 +137,7 @@ def figures(run: dict[str, Any]) -> dict[str, Any]:
         "of_work_rates": float(ideal_s / steady_s["lbbsp"]),
         "speedup": steady_s["equal"] / steady_s["lbbsp"],
         "iteration_ms": 1e3 * float(np.median([equal for equal, _ in run["pairs"]])),
+        **run["unrest"],
     }
 
 

@@ -93,20 +93,6 @@ def _threads() -> set[str]:
     return set(os.listdir("/proc/self/task"))
 
 
-class Calls:
-    """Counts the calls of a method."""
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self.count = 0
-        inner = getattr(owner, name)
-
-        def counted(*arguments: Any) -> Any:
-            self.count += 1
-            return inner(*arguments)
-
-        setattr(owner, name, counted)
-
-
 def worker(arguments: argparse.Namespace) -> None:
     """One rank: two copies of the model, one balanced; blocks in turn."""
     rank = workers.join()
@@ -122,7 +108,7 @@ def worker(arguments: argparse.Namespace) -> None:
         meter.wrap(follower, name)
     gradients = loader.balancer._gradients
     gradients._ready, gradients._reduced = loader.balancer._ready, follower.reduced
-    messages = Calls(loader.balancer.control, "send")
+    messages = workers.Calls(loader.balancer.control, "send")
     manager_s = helpers_s = began_s = 0.0
     times: dict[str, list[float]] = {"off": [], "on": []}
     lanes = (("off", plain, _batches(plain_loader)), ("on", balanced, _batches(loader)))

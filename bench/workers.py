@@ -151,6 +151,20 @@ class Spy:
         return getattr(self._channel, name)
 
 
+class Calls:
+    """Counts the calls of a method."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.count = 0
+        inner = getattr(owner, name)
+
+        def counted(*arguments: Any) -> Any:
+            self.count += 1
+            return inner(*arguments)
+
+        setattr(owner, name, counted)
+
+
 def gather(value: Any) -> list[Any]:
     """Every rank's value."""
     values: list[Any] = [None] * dist.get_world_size()

@@ -4,7 +4,7 @@ Rank 0 alone decides, and says with each message how many reductions follow with
 that are alike. A rest ends with its epoch, and lasts under a second at the pace before it. Pure. Seconds.
 """
 
-import math
+from collections import deque
 
 import numpy as np
 
@@ -12,21 +12,23 @@ from lbbsp.core.parts import WHOLE_PPM
 from lbbsp.protocol import MOST_TOGETHER
 from lbbsp.worker.vector import IntArray, Vector
 
-CALM_AFTER = 100
+CALM_AFTER = 50
 """Reductions with equal sizes after which a fresh plan is not worth a wait at each draw ..."""
 NEAR = 0.1
 SETTLED_AFTER = 50
 """... or with others that are equal but for so much of an equal size, once they have held for so many reductions ..."""
 APART_COSTS = 10
 """... and where each with other sizes takes so many of them back, so that a moment's doubt is soon forgotten ..."""
-MOST_EQUAL = 130
+MOST_EQUAL = 65
 """... and no more than these are remembered."""
 REST_S, LONG_REST_S = 0.4, 0.8
 """Sizes may follow so much later, and reports be held back so long: at first, and ..."""
 LONG_AFTER = 6
 """... after so many rests in a row in which no size has changed ..."""
 LONGER = 1.25
-"""... and neither the newest iteration nor the usual one was so many times the least: then all should be known soon."""
+"""... and no iteration before a message took so many times the longest ..."""
+PACES = 16
+"""... of those before so many earlier ones: then all should be known soon."""
 NEVER = -1
 """`Vector.rest` of a message that neither opens a rest nor lets the next one open any."""
 
@@ -44,7 +46,7 @@ class Rests:
         self._equal_for = self._apart_for = 0
         self._still = False
         self._in_a_row = 0
-        self._least_s = math.inf
+        self._paces_s: deque[float] = deque(maxlen=PACES)
 
     @property
     def calm(self) -> bool:
@@ -82,13 +84,14 @@ class Rests:
             together: reports that the manager takes at once; 1 where it knows of no rests.
         """
         if not self.calm or self._apart_for < CALM_AFTER or together <= 1 or not iteration_s > 0.0:
-            self._in_a_row, self._least_s = 0, math.inf
+            self._in_a_row = 0
+            self._paces_s.clear()
             return NEVER
         if old.rest == NEVER:
             return 0
-        if iteration_s > LONGER * self._least_s:
-            self._in_a_row, self._least_s = 0, iteration_s
-        self._least_s = min(self._least_s, iteration_s)
+        if self._paces_s and iteration_s > LONGER * max(self._paces_s):
+            self._in_a_row = 0
+        self._paces_s.append(iteration_s)
         self._in_a_row += 1
         longest_s = LONG_REST_S if self._in_a_row > LONG_AFTER else REST_S
         most = min(MOST_TOGETHER, together, int(min(longest_s / iteration_s, MOST_TOGETHER)))

@@ -16,6 +16,7 @@ from lbbsp.worker.rest import (
     MOST_EQUAL,
     NEAR,
     NEVER,
+    PACES,
     REST_S,
     SETTLED_AFTER,
     Rests,
@@ -110,6 +111,18 @@ def test_an_iteration_that_takes_far_longer_makes_rests_short_again() -> None:
     slow_s = 1.01 * LONGER * 0.05
     assert slow_s * opened(rests, iteration_s=slow_s) <= REST_S
     assert 0.05 * opened(rests, iteration_s=0.05) <= REST_S
+
+
+def test_a_pace_that_jitters_as_it_has_of_late_is_no_news_and_one_that_jitters_more_is() -> None:
+    rests = calm()
+    for _ in range(PACES):
+        lengths = [opened(rests, iteration_s=iteration_s) for iteration_s in (0.04, 0.08)]
+    assert lengths == [MOST_TOGETHER - 1, int(LONG_REST_S / 0.08) - 1]
+    worse_s = 1.01 * LONGER * 0.08
+    assert worse_s * opened(rests, iteration_s=worse_s) <= REST_S
+    for _ in range(PACES + LONG_AFTER):
+        opened(rests, iteration_s=0.04)
+    assert 0.08 * opened(rests, iteration_s=0.08) <= REST_S, "longer ago than is remembered"
 
 
 def test_sizes_that_are_nearly_equal_rest_too_and_others_do_not() -> None:
