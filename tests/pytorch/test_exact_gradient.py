@@ -1,5 +1,6 @@
 """Rule 4: what the optimizer sees is what one process sees that is fed whole global batches, to floating point."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -99,9 +100,16 @@ def worst(ours: list[list[Any]], theirs: list[list[Any]]) -> float:
     return max(errors)
 
 
-def check(name: str, world_size: int, dtype: torch.dtype) -> None:
-    with ScriptedManager(seed=len(name) + world_size) as manager:
-        ranks = run(world_size, balanced, name, world_size, dtype, env=manager.env, timeout_s=60)
+def check(
+    name: str,
+    world_size: int,
+    dtype: torch.dtype,
+    make: type[ScriptedManager] = ScriptedManager,
+    case: Callable[..., dict[str, Any]] = balanced,
+) -> list[dict[str, Any]]:
+    """What the case returned on each rank, once its gradients were found to be those of one process."""
+    with make(seed=len(name) + world_size) as manager:
+        ranks = run(world_size, case, name, world_size, dtype, env=manager.env, timeout_s=60)
     (epochs,) = {rank["epochs"] for rank in ranks}
     reference = alone(name, world_size, dtype, epochs)
     for rank in ranks:
@@ -114,6 +122,7 @@ def check(name: str, world_size: int, dtype: torch.dtype) -> None:
     changes = int((np.diff(sizes, axis=1) != 0).any(0).sum())
     assert changes >= CHANGES, f"the plan hardly changed: {sizes.tolist()}"
     assert manager.unsound == 0
+    return ranks
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -86,3 +86,17 @@ def test_a_pause_does_not_raise_what_counts_as_1_percent() -> None:
 def test_plans_are_prompt_once_so_many_in_a_row_have_come(late_s: list[float]) -> None:
     newest = late_s[-REMEMBERED:]
     assert paced(late_s=late_s).prompt == (len(newest) == REMEMBERED and all(map(math.isfinite, newest)))
+
+
+def test_a_pause_of_the_loop_says_nothing_of_its_pace() -> None:
+    pacing = paced()
+    pacing.event(50 * ITERATION_S + 60.0, worked_s=1.1 * ITERATION_S)
+    assert pacing.longest_s == pytest.approx(1.1 * ITERATION_S)
+    pacing.event(51 * ITERATION_S + 60.0, worked_s=9.0)
+    assert pacing.longest_s <= 1.1 * ITERATION_S, "work of iterations before: no longer than the time that has passed"
+
+
+def test_a_slow_iteration_is_told_of_whatever_else_was_in_it() -> None:
+    pacing = paced()
+    pacing.event(53 * ITERATION_S, worked_s=3 * ITERATION_S)
+    assert pacing.longest_s == pytest.approx(3 * ITERATION_S)
