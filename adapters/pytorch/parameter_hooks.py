@@ -1,10 +1,9 @@
 """Hooks before each parameter's gradient is accumulated; while none is to be weighed, before the last one alone.
 
-A call into Python between the kernels of a backward pass costs some 7 microseconds with cold caches, so 1 ms for a
-model of 150 parameters. Where gradients weigh 1 all that is asked of the hooks is whether the pass has accumulated any,
-and when the last was ready, which the parameter that has always been the last tells alone: a reduction of
-DistributedDataParallel needs every parameter, but for those that find_unused_parameters leaves out. Knows nothing of
-weights.
+A call into Python between the kernels of a backward pass costs some 2 microseconds with cold caches. Where gradients
+weigh 1 all that is asked of the hooks is whether the pass has accumulated any, and when the last was ready, which the
+parameter that has always been the last tells alone: a reduction of DistributedDataParallel needs every parameter, but
+for those that find_unused_parameters leaves out. Knows nothing of weights.
 """
 
 from collections.abc import Callable
