@@ -17,7 +17,8 @@ from lbbsp.adapters.pytorch.parameter_hooks import ParameterHooks
 from lbbsp.errors import UnsupportedError
 from lbbsp.worker.phases import Phases
 
-Tensors = tuple[torch.Tensor, ...]
+Tensors = tuple[torch.Tensor | None, ...]
+"""None for a gradient that a function of the user's does not give."""
 queue_callback: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
 
 
@@ -66,7 +67,8 @@ class Gradients:
         self._last: Any = None
         self._pending = False
         self._handles: list[Any] = []
-        self._hooks = ParameterHooks(may_thin=len(ddps) == 1 and not ddps[0].find_unused_parameters)
+        self._hooks = ParameterHooks(may_thin=len(ddps) == 1 and _needs_all(ddps[0]))
+        self._by_output = False
         self._newest: int | None = None
         self._models = [Model(ddp) for ddp in ddps]
         for model in self._models:
@@ -153,17 +155,18 @@ class Gradients:
             if weight == 1.0:
                 return None
             if weight == 0.0:
-                return tuple(torch.zeros_like(gradient) for gradient in gradients)
-            return tuple(gradient * weight for gradient in gradients)
+                return tuple(None if gradient is None else torch.zeros_like(gradient) for gradient in gradients)
+            return tuple(None if gradient is None else gradient * weight for gradient in gradients)
 
         self._hooks.add(parameter, before)
 
     def _begin(self, weight: float | None) -> None:
         """The first event of a backward pass queues the callback of its end; later outputs must weigh the same."""
+        by_output = weight is not None
         if self._fixed is not None:
             weight = self._fixed
         if not self._pending:
-            self._pending = True
+            self._pending, self._by_output = True, by_output
             self._last = self._newest = None
             self._phases.backward()
             self._used = self._weight if weight is None else weight
@@ -179,7 +182,7 @@ class Gradients:
     def _end(self) -> None:
         """The gradients of this backward pass are done; DDP has not waited for its reduction yet."""
         self._pending = False
-        self._hooks.passed(self._newest, self._used != 1.0)
+        self._hooks.passed(self._newest, self._used != 1.0 or not self._by_output)
         self._phases.backwarded(self._last)
         reducing = [model for model in self._models if model.armed and model.seen]
         for model in self._models:
@@ -199,6 +202,12 @@ class Gradients:
             function(*arguments)
         except Exception as fault:  # kept, and raised at the next draw
             self.fault = self.fault or fault
+
+
+def _needs_all(ddp: DistributedDataParallel) -> bool:
+    """Whether each reduction goes through every parameter that takes gradients."""
+    left_out = ddp.parameters_to_ignore or getattr(ddp, "_delay_all_reduce_params", None)
+    return not (ddp.find_unused_parameters or left_out)
 
 
 def _first_dimension(args: Any, named: Any) -> int | None:

@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 
-Hook = Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...] | None]
+Tensors = tuple[torch.Tensor | None, ...]
+Hook = Callable[[Tensors], Tensors | None]
 
 THIN_AFTER = 20
-"""Backward passes in a row that end with the same parameter and weigh nothing, after which the others are let go."""
+"""Backward passes in a row that end with the same parameter and weigh nothing, after which the others are let go ..."""
+THIN_FOR = 200
+"""... for so many passes: a model may have come to end with another parameter."""
 
 
 class ParameterHooks:
@@ -31,7 +34,7 @@ class ParameterHooks:
         self._hooks: list[tuple[Any, Hook]] = []
         self._handles: dict[int, Any] = {}
         self._last: int | None = None
-        self._alike = 0
+        self._alike = self._thin_left = 0
 
     def add(self, parameter: torch.nn.Parameter, hook: Hook) -> None:
         """Call this one before the parameter's gradient is accumulated."""
@@ -49,14 +52,19 @@ class ParameterHooks:
 
         Args:
             last: which parameter was the last, as they were added; None where no gradient was accumulated.
-            weighed: whether gradients weighed other than 1.
+            weighed: whether gradients weighed other than 1, or may have without anybody knowing it in time.
         """
-        if self.thin or last is None or not self._may_thin:
+        if last is None or not self._may_thin:
+            return
+        if self.thin:
+            self._thin_left -= 1
+            if not self._thin_left:
+                self.all()
             return
         self._alike = self._alike + 1 if last == self._last and not weighed else 0
         self._last = last
         if self._alike >= THIN_AFTER:
-            self.thin = True
+            self.thin, self._thin_left = True, THIN_FOR
             for place in list(self._handles):
                 if place != last:
                     self._handles.pop(place).remove()

@@ -5,7 +5,6 @@ see rest.py); the others post their receive at their last gradient and wait for 
 is in relay.py. Knows nothing of frameworks: the adapter brings the `Link`. Seconds.
 """
 
-import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -42,10 +41,8 @@ class Reduction(NamedTuple):
     left: int = 0
     """Reductions that the epoch will still have."""
 
-    @property
-    def worked_s(self) -> float:
-        """What the iteration took of work and waits, pauses apart; infinite where that is not known."""
-        return math.inf if self.report is None else self.report.own_time_s + self.report.wait_s
+    paused_s: float = 0.0
+    """Of the time since the reduction before, what was neither training nor a wait."""
 
 
 class Restart(NamedTuple):

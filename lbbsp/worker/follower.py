@@ -96,7 +96,7 @@ class Follower:
         self._sizes_seen: set[int] = set()
         self._step_of: dict[int, int] = {}
         self._waiting_since_s: float | None = None
-        self._own_time_s = self._wait_s = 0.0
+        self._own_time_s = self._wait_s = self._paused_s = 0.0
 
     @property
     def reductions(self) -> int:
@@ -144,10 +144,11 @@ class Follower:
         self._sequence += 1
         report = self._close() if self._closes() else None
         if self._quiet:
-            self.channel.reduction(Reduction(self._sequence, (), now_s, report))
+            self.channel.reduction(Reduction(self._sequence, (), now_s, report, paused_s=self._paused_s))
         else:
             places = self._checks[self._sequence] = self.places.now()
-            self.channel.reduction(Reduction(self._sequence, places, now_s, report, self._left()))
+            self.channel.reduction(Reduction(self._sequence, places, now_s, report, self._left(), self._paused_s))
+        self._paused_s = 0.0
         self.places.reduced()
 
     def reduced(self) -> None:
@@ -172,7 +173,7 @@ class Follower:
 
     def _take_sizes(self, *, outside: bool = False, sent: bool = False) -> None:
         """Wait for the sizes that follow the newest reduction; check that rank 0 is where we are."""
-        self.own.end_tail(self._own_time_s + self._wait_s, outside)
+        self._paused_s += self.own.end_tail(self._own_time_s + self._wait_s, outside)
         self.own.stop()
         vector, places = self.channel.vector(self.own.usual_tail_s, sent)
         if vector is self.in_force:

@@ -87,27 +87,31 @@ class OwnTime:
         self._before_tail = len(self._window.segments)
         self.start()
 
-    def end_tail(self, iteration_s: float, outside: bool = False) -> None:
+    def end_tail(self, iteration_s: float, outside: bool = False) -> float:
         """A draw begins: close the tail, or replace it where it held work outside of training.
 
         Args:
             iteration_s: usual length of an iteration; a tail under a fifth of it is never replaced.
             outside: the caller knows that other work lay in the tail.
+
+        Returns:
+            How much longer than usual a tail was that was replaced.
         """
         if self._tail_since_s is None:
-            return
+            return 0.0
         self.stop()
         tail_s = self._clock() - self._tail_since_s
         self._tail_since_s = None
         if outside or self._unusual(tail_s, iteration_s):
             del self._window.segments[self._before_tail :]
             self._window.stand_in_s += self.usual_tail_s
-        else:
-            self._tails.append(tail_s)
-            self._tails_since += 1
-            if len(self._tails) < REMEMBERED_TAILS or self._tails_since >= TAILS_BETWEEN:
-                self._tails_since = 0
-                self.usual_tail_s = sorted(self._tails)[len(self._tails) // 2]
+            return max(0.0, tail_s - self.usual_tail_s)
+        self._tails.append(tail_s)
+        self._tails_since += 1
+        if len(self._tails) < REMEMBERED_TAILS or self._tails_since >= TAILS_BETWEEN:
+            self._tails_since = 0
+            self.usual_tail_s = sorted(self._tails)[len(self._tails) // 2]
+        return 0.0
 
     def take(self) -> Window:
         """The finished window; a new one begins."""

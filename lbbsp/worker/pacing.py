@@ -44,16 +44,16 @@ class Pacing:
             return 0.0 if len(self._needed) >= PATIENCE else limit
         return min(limit, 2.0 * max(0.0, max(useful)) + GRACE_STEP_S)
 
-    def event(self, now_s: float, worked_s: float = math.inf) -> None:
+    def event(self, now_s: float, paused_s: float = 0.0) -> None:
         """The last gradient of a reduction is ready.
 
         Args:
             now_s: when.
-            worked_s: what the iteration took of work and waits, where it is known: the time since the event before
-                holds pauses too (a validation, a checkpoint), which say nothing of the pace.
+            paused_s: of the time since the event before, pauses (a validation, a checkpoint): they say nothing of the
+                pace.
         """
         if self._last_event_s is not None:
-            self._newest_s = min(now_s - self._last_event_s, worked_s)
+            self._newest_s = max(0.0, now_s - self._last_event_s - paused_s)
             self.iteration_s = _smooth(self.iteration_s, self._newest_s)
         self._last_event_s = now_s
 

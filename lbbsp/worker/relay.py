@@ -81,7 +81,7 @@ class Relay(threading.Thread):
             self._sequence, self._drawn = event.sequence, False
             self._reduced_s = self._wanted_s = None
             if event.sequence <= newest.holds_through:
-                self.pacing.event(event.at_s, event.worked_s)
+                self.pacing.event(event.at_s, event.paused_s)
                 return
             self._inbox.append(event)
             at_once = self.calm or self._hopeless(event)
@@ -184,7 +184,7 @@ class Relay(threading.Thread):
             self._rests = Rests(event.bounds.equal())
             self._guarded(self._client.hello_again, hello)
             return None
-        self.pacing.event(event.at_s, event.worked_s)
+        self.pacing.event(event.at_s, event.paused_s)
         return event if event.sequence > self._newest[0].holds_through else None
 
     def _guarded(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:

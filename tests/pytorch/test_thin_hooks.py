@@ -17,14 +17,15 @@ from torch.nn.parallel import DistributedDataParallel
 from lbbsp.adapters.pytorch import gradients, parameter_hooks
 from lbbsp.adapters.pytorch.balancer import Balancer
 from lbbsp.adapters.pytorch.gradients import Gradients
-from lbbsp.adapters.pytorch.parameter_hooks import THIN_AFTER, ParameterHooks
+from lbbsp.adapters.pytorch.parameter_hooks import THIN_AFTER, THIN_FOR, ParameterHooks
 from lbbsp.protocol import Report
 from lbbsp.worker.owntime import HostMarks
 from lbbsp.worker.phases import Phases
 
 THINNED_SOON = 2
 ALWAYS_HOOKED = {"summed", "valid_items", "valid_accumulated", "alternating", "gan", "gan_frozen", "chained"}
-"""Weighed other than 1 by the loop itself, with parameters left out, or of several models."""
+ALWAYS_HOOKED |= {"parameters_only"}
+"""Weighed other than 1 by the loop itself, with parameters left out, of several models, or past every output."""
 
 
 class Halting(ScriptedManager):
@@ -82,15 +83,17 @@ def without_output(rank: int) -> list[float]:
     return gradients_of(ddp)
 
 
-def thinned_model() -> tuple[DistributedDataParallel, Gradients]:
+def nothing(*_: object) -> None:
+    pass
+
+
+def thinned_model(
+    model: torch.nn.Module | None = None, ready: Callable[..., None] = nothing
+) -> tuple[DistributedDataParallel, Gradients]:
     torch.manual_seed(0)
-    ddp = DistributedDataParallel(Net())
-
-    def nothing(*_: object) -> None:
-        pass
-
+    ddp = DistributedDataParallel(model or Net())
     marks = HostMarks(time.perf_counter)
-    return ddp, Gradients([ddp], marks.stamp, nothing, nothing, nothing, nothing, nothing, Phases(marks))
+    return ddp, Gradients([ddp], marks.stamp, ready, nothing, nothing, nothing, nothing, Phases(marks))
 
 
 def train(ddp: DistributedDataParallel, hooks: Gradients) -> None:
@@ -116,6 +119,60 @@ def test_an_output_of_long_ago_is_weighed_by_its_own_batch() -> None:
 
 def test_gradients_past_every_output_are_weighed_at_once() -> None:
     assert set(run(1, without_output)[0]) == {0.5}
+
+
+class Gives(torch.autograd.Function):
+    """Uses a parameter that it has no gradient for."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, unmoved: torch.Tensor) -> torch.Tensor:
+        return x + unmoved
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
+
+
+class Unmoved(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.unmoved = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Gives.apply(super().forward(x), self.unmoved)
+
+
+def no_gradient(rank: int, weight: float) -> list[float | None]:
+    ddp, hooks = thinned_model(Unmoved())
+    hooks.weight = weight
+    ddp(torch.ones(1, WIDTH)).sum().backward()
+    return [None if parameter.grad is None else float(parameter.grad.sum()) for parameter in ddp.parameters()]
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+def test_a_gradient_that_is_not_given_is_not_weighed(weight: float) -> None:
+    whole, weighed = run(1, no_gradient, 1.0)[0], run(1, no_gradient, weight)[0]
+    assert whole[0] is not None
+    assert weighed == [None if one is None else pytest.approx(weight * one) for one in whole]
+
+
+def passes_with_an_ignored_parameter(rank: int) -> tuple[bool, int]:
+    """Whether hooks were let go, and the reductions of ten passes that leave out what DDP ignores."""
+    model, reduced = Net(), []
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["first.weight", "first.bias"])
+    ddp, hooks = thinned_model(model, lambda *_: reduced.append(1))
+    for _ in range(2 * THIN_AFTER):
+        ddp(torch.ones(1, WIDTH)).sum().backward()
+    thin = hooks._hooks.thin
+    reduced.clear()
+    model.first.requires_grad_(False)
+    for _ in range(10):
+        ddp(torch.ones(1, WIDTH)).sum().backward()
+    return thin, len(reduced)
+
+
+def test_parameters_that_ddp_ignores_never_hide_a_reduction() -> None:
+    assert run(1, passes_with_an_ignored_parameter)[0] == (False, 10)
 
 
 def test_an_equal_part_weighs_1_exactly() -> None:
@@ -173,6 +230,19 @@ def test_passes_that_accumulate_nothing_count_for_nothing() -> None:
         assert not hooks.thin
         hooks.passed(1 if number % 2 else None, weighed=False)
     assert hooks.thin
+
+
+def test_all_hooks_come_back_now_and_then_to_see_which_parameter_is_the_last() -> None:
+    hooks, backward = hooked()
+    for _ in range(THIN_AFTER + 1):
+        hooks.passed(1, weighed=False)
+    for _ in range(THIN_FOR):
+        assert backward() == [1]
+        hooks.passed(1, weighed=False)
+    assert backward() == [0, 1, 2]
+    for _ in range(THIN_AFTER + 1):
+        hooks.passed(2, weighed=False)
+    assert backward() == [2]
 
 
 def test_models_that_may_leave_parameters_out_keep_all_hooks() -> None:

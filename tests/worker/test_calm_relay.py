@@ -53,13 +53,13 @@ class Job:
     def _hello(self, rank: int) -> Hello:
         return Hello(**IDS, rank=rank, world_size=2, global_batch=8, min_samples=0, max_samples=8)
 
-    def reduce(self, answered: bool = True, own_time_s: float = 1.0) -> None:
+    def reduce(self, answered: bool = True, paused_s: float = 0.0) -> None:
         """One reduction of both ranks; the plan for it comes, or rank 1's report is late and it does not."""
         self.number += 1
         if answered:
             self._report_of_rank_1()
-        report = Report(**IDS, rank=0, iteration=self.number, samples=4, own_time_s=own_time_s)
-        self.relay.reduction(Reduction(self.number, (), time.perf_counter(), report))
+        report = Report(**IDS, rank=0, iteration=self.number, samples=4, own_time_s=1.0)
+        self.relay.reduction(Reduction(self.number, (), time.perf_counter(), report, paused_s=paused_s))
         self.receive = self.mesh.receive(1)
 
     def _report_of_rank_1(self) -> None:
@@ -163,13 +163,13 @@ def test_a_plan_that_is_missing_where_all_came_in_time_holds_the_others_up_but_f
 def test_a_pause_of_the_loop_is_no_part_of_the_pace_that_rests_go_by(job) -> None:
     pause_s = 0.3
     for _ in range(3):
-        job.reduce(own_time_s=0.001)
+        job.reduce(paused_s=pause_s)
         job.draw()
         time.sleep(pause_s)
     assert job.relay.pacing.longest_s < pause_s
-    job.reduce(own_time_s=1.0)
+    job.reduce()
     job.draw()
-    assert job.relay.pacing.longest_s >= pause_s, "work"
+    assert job.relay.pacing.longest_s >= pause_s, "a wait that is in no report is no pause"
 
 
 def test_a_relay_with_a_fault_of_its_own_does_not_spin(job) -> None:

@@ -52,6 +52,14 @@ def test_every_iteration_of_a_rest_is_reported(loop: Loop) -> None:
     assert [report.wait_s for report in loop.reports[1:]] == pytest.approx([0.05] * 9)
 
 
+def test_waits_that_nobody_counts_are_no_pause_and_a_validation_is(loop: Loop) -> None:
+    loop.iterate(6)
+    assert [event.paused_s for event in loop.channel.events[1:]] == pytest.approx([0.0] * 5)
+    loop.clock.now_s += 60.0
+    loop.iterate(2)
+    assert [event.paused_s for event in loop.channel.events[6:]] == pytest.approx([60.0, 0.0])
+
+
 def test_after_a_resume_in_a_rest_places_are_told_at_once(loop: Loop) -> None:
     loop.iterate(6)
     loop.follower.fall_back(START, hello_of("i.1"), 100)
