@@ -14,7 +14,7 @@ OLDEST = max(1, PROTOCOL - 1)
 """The oldest that this version still speaks: that of the release before."""
 MAX_RANKS = 65_536
 MAX_SAMPLES = 2**31 - 1
-MOST_TOGETHER = 16
+MOST_TOGETHER = 32
 """Iterations that a report may be of, or that a rank may tell of at once."""
 LANE = r"\A(lbbsp-[0-9a-f]{32})?\Z"
 

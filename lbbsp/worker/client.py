@@ -40,7 +40,7 @@ PATIENCE_S = 2.0
 HELLO_EVERY_S = (0.2, 5.0)
 """An unanswered hello is said again after the first, doubling up to the second."""
 
-HOLD_S = 1.0
+HOLD_S = 2.0
 """No report is held back for longer, if there is another to send it with."""
 PUMP_EVERY_S = 2.0
 """Reports look at what the manager says at least so often; with cold caches each look costs 50 microseconds."""

@@ -12,6 +12,8 @@ GRACE_SHARE = 0.01
 GRACE_STEP_S = 0.0005
 PATIENCE_S = 1.0
 REMEMBERED = 32
+TRUSTED = 12
+"""So many plans in a row must have come before rank 0 counts on the next one."""
 PATIENCE = 4
 """So many plans must be too late before rank 0 stops waiting for them."""
 
@@ -74,7 +76,7 @@ class Pacing:
     def arrived(self, late_s: float) -> None:
         """A plan came `late_s` after the moment when it was wanted (negative: before); inf if it never came."""
         self._needed.append(late_s)
-        self.prompt = len(self._needed) == REMEMBERED and math.isfinite(max(self._needed))
+        self.prompt = len(self._needed) >= TRUSTED and math.isfinite(max(self._needed))
 
 
 def _smooth(old_s: float, new_s: float) -> float:

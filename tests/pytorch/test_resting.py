@@ -12,11 +12,11 @@ from test_same_plan import AT_ONCE, Stopper, check, faults
 from lbbsp.worker import rest
 
 ITERATIONS = 160
-CALM_AFTER = 5
+CALM_AFTER, CALM_A_REST = 5, 1
 
 
 def resting(rank: int, schedule: Schedule) -> Account:
-    rest.CALM_AFTER = CALM_AFTER
+    rest.CALM_AFTER, rest.CALM_A_REST = CALM_AFTER, CALM_A_REST
     return follow(rank, schedule)
 
 

@@ -9,6 +9,8 @@ from lbbsp.protocol import MOST_TOGETHER
 from lbbsp.worker import rest
 from lbbsp.worker.channel import held_back
 from lbbsp.worker.rest import (
+    APART_COSTS,
+    CALM_A_REST,
     CALM_AFTER,
     LONG_AFTER,
     LONG_REST_S,
@@ -28,12 +30,17 @@ OTHER = np.array([5, 3])
 SOON_S = 0.01
 
 
-def calm(drawn: bool = True) -> Rests:
+def calm(drawn: bool = True, reductions: int = MOST_EQUAL) -> Rests:
+    """So many reductions with equal sizes, a message after each."""
     rests = Rests(EQUAL)
-    for _ in range(CALM_AFTER):
-        rests.reduction(drawn)
-        rests.sent(Vector(EQUAL))
+    follow(rests, EQUAL, reductions, drawn)
     return rests
+
+
+def follow(rests: Rests, sizes: np.ndarray, reductions: int, drawn: bool = True) -> None:
+    for _ in range(reductions):
+        rests.reduction(drawn)
+        rests.sent(Vector(sizes))
 
 
 def opened(
@@ -58,18 +65,35 @@ def test_nobody_rests_before_sizes_have_long_been_equal_or_when_they_are_no_long
 
 
 def test_a_moment_s_other_sizes_are_soon_forgotten_and_lasting_ones_are_not() -> None:
-    rests = calm()
-    for _ in range(MOST_EQUAL):
-        rests.sent(Vector(EQUAL))
-    rests.sent(Vector(OTHER))
+    rests = calm(reductions=2 * MOST_EQUAL)
+    follow(rests, OTHER, 1)
     assert not rests.calm, "while they are in force nobody rests"
-    rests.sent(Vector(EQUAL))
+    follow(rests, EQUAL, 1)
     assert rests.calm
-    for _ in range(CALM_AFTER):
-        rests.sent(Vector(OTHER))
-    for _ in range(CALM_AFTER - 1):
-        rests.sent(Vector(EQUAL))
+    follow(rests, OTHER, MOST_EQUAL // APART_COSTS + 1)
+    follow(rests, EQUAL, CALM_AFTER - 1)
     assert not rests.calm
+    follow(rests, EQUAL, 1)
+    assert rests.calm
+
+
+@pytest.mark.parametrize("reductions", [CALM_AFTER, 2 * CALM_AFTER, MOST_EQUAL // 2, MOST_EQUAL, 10 * MOST_EQUAL])
+def test_a_rest_lasts_no_longer_than_a_share_of_the_calm_before_it(reductions: int) -> None:
+    most = min(MOST_TOGETHER, reductions // CALM_A_REST)
+    assert 1 + opened(calm(reductions=reductions)) == most
+
+
+def test_reductions_of_rests_are_calm_as_well_and_what_ends_in_one_with_a_change_counts_once() -> None:
+    rests = calm(reductions=CALM_AFTER)
+    for _ in range(MOST_EQUAL - CALM_AFTER):
+        rests.reduction(drawn=True)
+    rests.sent(Vector(EQUAL))
+    assert opened(rests) == MOST_TOGETHER - 1
+    for _ in range(MOST_TOGETHER):
+        rests.reduction(drawn=True)
+    rests.sent(Vector(OTHER))
+    follow(rests, EQUAL, 1)
+    assert rests.calm, "equal sizes were in force all the time"
 
 
 def test_loops_with_several_reductions_to_a_draw_do_not_rest() -> None:
@@ -97,9 +121,8 @@ def test_rests_grow_longer_while_no_size_changes_and_a_change_makes_them_short_a
     assert lengths[-1] == round(LONG_REST_S / 0.1) - 1
     rests.sent(Vector(EQUAL.copy()))
     assert opened(rests, iteration_s=0.1) == lengths[-1], "the same again"
-    rests.sent(Vector(OTHER))
-    for _ in range(CALM_AFTER):
-        rests.sent(Vector(EQUAL))
+    follow(rests, OTHER, 1)
+    follow(rests, EQUAL, CALM_AFTER)
     assert opened(rests, iteration_s=0.1) == lengths[0]
 
 
@@ -130,9 +153,7 @@ def test_sizes_that_are_nearly_equal_rest_too_and_others_do_not() -> None:
     apart = np.array([1, -1])
     for samples, rested in ((int(NEAR * 100), True), (int(NEAR * 100) + 1, False)):
         rests = Rests(equal)
-        for _ in range(SETTLED_AFTER + CALM_AFTER):
-            rests.reduction(drawn=True)
-            rests.sent(Vector(equal + samples * apart))
+        follow(rests, equal + samples * apart, MOST_EQUAL)
         assert rests.calm is rested
 
 
@@ -141,9 +162,8 @@ def test_sizes_that_follow_a_neighbour_end_the_rests_though_they_stay_nearly_equ
     rests = Rests(near)
     for phase in range(40):
         sizes = near + (5 if phase % 2 else -5) * np.array([1, -1])
-        for _ in range(25):
-            rests.reduction(drawn=True)
-            rests.sent(Vector(sizes))
+        for _ in range(SETTLED_AFTER // 2):
+            follow(rests, sizes, 1)
             assert not rests.calm
 
 
@@ -186,6 +206,7 @@ def test_the_message_says_how_long_the_rest_is() -> None:
 @pytest.mark.parametrize("group", range(4))
 def test_random_schedules_that_rest_keep_all_ranks_on_the_same_plan(group: int, monkeypatch) -> None:
     monkeypatch.setattr(rest, "CALM_AFTER", 3)
+    monkeypatch.setattr(rest, "CALM_A_REST", 1)
     results = [play_resting(seed) for seed in range(10 * group, 10 * group + 10)]
     assert all(result.iterations > 0 for result in results)
     assert sum(result.rested for result in results) > 0
