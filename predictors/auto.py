@@ -87,6 +87,18 @@ class Auto(Base):
             member.train(more)
 
     @property
+    def trains(self) -> bool:
+        """Whether a member that takes part makes use of spare time."""
+        return any(type(member).train is not Base.train for member in self._active())
+
+    def expect_mean_of(self, iterations: int) -> None:
+        """Members that cost much are left out where the job rests."""
+        if self._bouts is not None:
+            judged, rested = self._bouts.judged, self._bouts.resting
+            self._bouts.expect_mean_of(iterations)
+            self._changed(self._bouts, judged, rested)
+
+    @property
     def _resting(self) -> bool:
         return self._bouts is not None and self._bouts.resting
 
@@ -94,13 +106,8 @@ class Auto(Base):
         return [member for member in self._members if not (self._resting and member.reads_sensors)]
 
     def _learn(self, speed: Array, sensors: Array) -> None:
-        rested = self._resting
         if len(self._made) == self.horizon:
             self._judge(*self._made[0], speed)
-        if rested and not self._resting:
-            for member in self._members:
-                if member.reads_sensors:
-                    member.skip()
         for member in self._active():
             member.observe(speed, sensors)
         forecasts = self._forecasts(sensors, self.horizon)
@@ -129,9 +136,22 @@ class Auto(Base):
 
     def _weigh(self, bouts: Bouts, lost: Array) -> None:
         """Whether members that cost much go on. lost: by each candidate, and last by what was used."""
-        judged = bouts.judged
-        self._step(bouts, float(lost[self._plain_elected[0]] - lost[-1]))
+        won = float(lost[self._plain_elected[0]] - lost[-1])
         self._plain_elected = self._job.winners(self._plain_elected, self._plain)
+        self._step(bouts, won)
+
+    def _step(self, bouts: Bouts, won: float) -> None:
+        judged, rested = bouts.judged, bouts.resting
+        bouts.step(won)
+        self._changed(bouts, judged, rested)
+
+    def _changed(self, bouts: Bouts, judged: bool, rested: bool) -> None:
+        """Follow the bouts: members that cost much may have begun or ceased to rest, or to be judged."""
+        self.reads_sensors = bouts.reading
+        if rested and not bouts.resting:
+            for member in self._members:
+                if member.reads_sensors:
+                    member.skip()
         if judged and not bouts.judged:
             self._elected, self._chosen = (
                 np.where(self._plain[chosen], chosen, self._plain_elected) for chosen in (self._elected, self._chosen)
@@ -139,10 +159,6 @@ class Auto(Base):
         elif bouts.judged and not judged:
             self._job.put_behind(~self._plain, self._elected, WORTH)
             self._each.put_behind(~self._plain, self._chosen, WORTH)
-
-    def _step(self, bouts: Bouts, won: float) -> None:
-        bouts.step(won)
-        self.reads_sensors = bouts.reading
 
     def _forecasts(self, sensors: Array, horizon: int) -> Array:
         """By each candidate, (candidates, workers); those that rest repeat the first."""

@@ -97,6 +97,9 @@ class Base:
             return filled(self._ahead[-1].copy())
         return filled(self._forecast(sensors, horizon))
 
+    def expect_mean_of(self, iterations: int) -> None:
+        """What is observed next is the mean of so many iterations: the job rests. Of no matter to most predictors."""
+
     def skip(self) -> None:
         """Iterations went by that it was not told of: what it has learnt stays, the newest past is none."""
         self._ahead.clear()

@@ -1,8 +1,9 @@
 """When members that cost much take part in a contest: in bouts, further apart while they win too little.
 
 A model that reads sensors costs a manager of two ranks several times what all plain forecasts cost together
-(`python bench/predictors.py --scale 2`), and the manager's cores may be the workers' own. Knows nothing of forecasts:
-it is told what each iteration won, as a share of the clairvoyant plan's time.
+(`python bench/predictors.py --scale 2`), and the manager's cores may be the workers' own. While the job itself rests,
+with sizes that nobody moves, nothing is at stake, and a bout waits. Knows nothing of forecasts: it is told what each
+iteration won, as a share of the clairvoyant plan's time.
 """
 
 import math
@@ -33,6 +34,7 @@ class Bouts:
     def __init__(self, warm_up: int) -> None:
         self._warm_up = warm_up
         self._rest_left = self._warm_left = 0
+        self._idle = 0
         self._bout_left = FIRST
         self._next_rest = LEAST_REST
         self._count = self._won = self._squares = 0.0
@@ -40,25 +42,34 @@ class Bouts:
     @property
     def resting(self) -> bool:
         """Whether they neither learn nor forecast."""
-        return self._rest_left > 0
+        return self._rest_left > 0 or self._idle > 0
 
     @property
     def skimming(self) -> bool:
         """Whether this iteration is one that nobody needs to compare forecasts in."""
-        return self._rest_left % SKIM > 0
+        return (self._idle or self._rest_left) % SKIM > 0
 
     @property
     def reading(self) -> bool:
         """Whether sensors are read: not for most of a rest."""
-        return self._rest_left <= EARLY
+        return self._rest_left <= EARLY and not self._idle
 
     @property
     def judged(self) -> bool:
         """Whether their forecasts count."""
-        return self._rest_left == 0 and self._warm_left == 0
+        return not self.resting and self._warm_left == 0
+
+    def expect_mean_of(self, iterations: int) -> None:
+        """Of so many iterations in one is the next step: of more than one where the job rests."""
+        self._idle = self._idle + 1 if iterations > 1 else 0
+        if self._idle:
+            self._rest_left = max(0, self._rest_left - iterations)
+            self._warm_left = self._warm_up
 
     def step(self, won: float) -> None:
         """One iteration is over. won: time lost by the best plain choice less that lost by the choice among all."""
+        if self._idle:
+            return
         if self._rest_left:
             self._rest_left -= 1
             self._warm_left = self._warm_up

@@ -40,9 +40,11 @@ class Forecaster:
         self._predictor: Predictor = make(name, ranks, sensors, horizon=horizon)
 
     def observe(self, speed: Array, sensors: Array, iterations: int = 1) -> None:
-        """Learn from one iteration, or from so many alike: predictors count time by what they observe."""
+        """Learn from one iteration, or from the mean of so many: predictors count time by what they observe."""
         self.last = np.where(np.isfinite(speed), speed, self.last)
-        for _ in range(iterations):
+        if (expect := getattr(self._predictor, "expect_mean_of", None)) is not None:
+            self._guarded(lambda: expect(iterations))
+        for _ in range(min(iterations, self._horizon)):
             self._guarded(lambda: self._predictor.observe(speed.copy(), sensors.copy()))
 
     def forecast(self, sensors: Array) -> Array | None:
@@ -70,8 +72,10 @@ class Forecaster:
 
     @property
     def trains(self) -> bool:
-        """Whether the predictor makes any use of spare time."""
-        return getattr(type(self._predictor), "train", None) is not Base.train
+        """Whether the predictor makes any use of spare time now."""
+        if getattr(type(self._predictor), "train", None) is Base.train:
+            return False
+        return self._guarded(lambda: bool(getattr(self._predictor, "trains", True))) is not False
 
     def train(self, more: Callable[[], bool]) -> None:
         """Let the predictor spend spare time, while more() is true."""

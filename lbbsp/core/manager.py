@@ -260,7 +260,7 @@ class BatchSizeManager:
         samples, time_s = gathered.sound
         speed = self._fit.speed(samples, time_s)
         alike = min(gathered.iterations, self._horizon)
-        self._forecaster.observe(speed, gathered.sensors, alike)
+        self._forecaster.observe(speed, gathered.sensors, gathered.iterations)
         if self.limits.settle():
             self._balance.rebound(self.limits.bounds)
             self._equal = self.limits.bounds.equal()

@@ -86,3 +86,19 @@ def test_nothing_is_forecast_before_a_speed_was_seen(name):
 def test_an_unknown_predictor_is_named():
     with pytest.raises(ConfigError, match="known: "):
         Forecaster("oracle", 2, 0, 1)
+
+
+@pytest.mark.parametrize(("iterations", "horizon", "observed"), [(1, 1, 1), (20, 1, 1), (3, 9, 3), (20, 9, 9)])
+def test_a_predictor_hears_of_how_many_iterations_it_sees_the_mean(monkeypatch, iterations, horizon, observed):
+    heard = []
+
+    class Hearing(Odd):
+        def expect_mean_of(self, iterations):
+            heard.append(iterations)
+
+        def observe(self, speed, sensors):
+            heard.append("observed")
+
+    monkeypatch.setattr("lbbsp.core.forecast.make", lambda *args, **options: Hearing(SPEED))
+    Forecaster("hearing", 3, 0, horizon).observe(SPEED, NONE, iterations)
+    assert heard == [iterations] + ["observed"] * observed

@@ -67,6 +67,27 @@ def test_sensors_are_not_read_in_a_rest_until_shortly_before_its_end():
     assert reading == [True] * FIRST + [False] * (LEAST_REST - EARLY) + [True] * (EARLY + WARM_UP + BOUT)
 
 
+@pytest.mark.parametrize("before", [0, FIRST // 2, FIRST + LEAST_REST // 2])
+def test_while_the_job_rests_a_bout_waits_and_a_rest_goes_on(before):
+    counted = Bouts(WARM_UP)
+    for _ in range(before):
+        counted.step(0.0)
+    left, rest_left = counted._bout_left, counted._rest_left
+    for number in range(1, 4):
+        counted.expect_mean_of(30)
+        counted.step(0.0)
+        assert (counted.resting, counted.reading, counted.judged) == (True, False, False)
+        assert counted._rest_left == max(0, rest_left - 30 * number)
+    counted.expect_mean_of(1)
+    assert counted.resting == (counted._rest_left > 0)
+    assert not counted.judged, "they look on first"
+    for _ in range(counted._rest_left + WARM_UP):
+        counted.expect_mean_of(1)
+        counted.step(0.0)
+    assert counted.judged
+    assert counted._bout_left == left
+
+
 def told_of(rng, count):
     """Speeds that halve for single iterations, and a reading that tells of it before."""
     slow = rng.random((count + 1, WORKERS)) < 0.3
@@ -182,6 +203,32 @@ def test_a_model_that_missed_iterations_takes_no_jump_in_them_for_one_of_a_singl
     assert model._inputs.step < 1.5 * before
     np.testing.assert_allclose(model.predict(readings[19]), 40.0, rtol=0.1)
     assert (model.error() < 0.1).all()
+
+
+def test_in_a_job_that_rests_no_model_takes_part_or_is_in_charge_and_it_comes_back_afterwards():
+    rng = np.random.default_rng(9)
+    auto = make("auto:members=ema+last+arx", WORKERS, SENSORS)
+    followed(auto, *told_of(rng, 800))
+    assert set(auto.in_charge()) == {"arx"}
+    auto.expect_mean_of(16)
+    assert (auto.trains, auto.reads_sensors) == (False, False)
+    assert "arx" not in auto.in_charge()
+    (_, _, arx), charges, _ = followed(auto, *steady(rng, 100))
+    assert arx == 0
+    assert not any("arx" in names for names in charges)
+    auto.expect_mean_of(1)
+    (_, _, arx), charges, _ = followed(auto, *told_of(rng, 800))
+    assert arx == 800
+    assert charges[-1] == {"arx"}
+
+
+def test_only_while_a_model_takes_part_is_there_anything_to_train():
+    auto = make("auto:members=ema+narx", WORKERS, SENSORS)
+    assert auto.trains
+    auto.expect_mean_of(2)
+    assert not auto.trains
+    auto.expect_mean_of(1)
+    assert auto.trains
 
 
 def test_sensors_are_asked_for_again_before_a_rest_ends():
