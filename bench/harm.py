@@ -7,7 +7,8 @@ an iteration meanwhile. `efficiency`: with a busy process on the second core,
 after 250 iterations of LB-BSP, the iteration time of the best of some fixed splits with the stock loader over LB-BSP's,
 in alternating blocks, as in `lbbsp demo`; `of_work_rates`: that of the ideal by both ranks' measured work rates, which
 knows no communication, over LB-BSP's.
-`lookahead 8`: two loader workers that fetch four whole batches each ahead.
+`lookahead 8`: two loader workers that fetch four whole batches each ahead. With `--runs` figures are medians over runs,
+each with bursts of its own, in every second one of which LB-BSP's copy is made first; `runs`: the `over_equal` of each.
 """
 
 import argparse
@@ -59,7 +60,8 @@ class Lane:
 def worker(arguments: argparse.Namespace) -> None:
     """One rank; the first one starts and ends the neighbours."""
     rank = workers.join()
-    equal, lbbsp = (Lane(arguments.batch, arguments.lookahead, balanced) for balanced in (False, True))
+    made = {way: Lane(arguments.batch, arguments.lookahead, way) for way in (arguments.swapped, not arguments.swapped)}
+    equal, lbbsp = made[False], made[True]
     spy = workers.Spy(lbbsp.loader.balancer)
     for lane in (equal, lbbsp, equal, lbbsp):
         lane.block()
@@ -121,17 +123,19 @@ class Around:
             self._busy.wait()
 
 
-def figures(run: dict[str, Any]) -> dict[str, Any]:
-    """Figures of one run."""
-    ratios = np.array([lbbsp / equal for equal, lbbsp in run["pairs"]])
+def figures(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Figures of all runs."""
+    ratios = [np.array([lbbsp / equal for equal, lbbsp in run["pairs"]]) for run in runs]
+    return workers.over_runs("over_equal", ratios, [_of_run(run) for run in runs])
+
+
+def _of_run(run: dict[str, Any]) -> dict[str, float]:
     own = np.array(run["reports"])[:, -ROUND * ROUNDS :]
     steady_s = run["steady_s"]
     fixed_s = min(time_s for name, time_s in steady_s.items() if name.isdigit())
     samples, own_s = own[..., 0], own[..., 1]
     ideal_s = (samples.sum(axis=0) / (samples / own_s).sum(axis=0)).mean()
     return {
-        "over_equal": float(np.median(ratios)),
-        "interval_95": workers.interval_95(ratios),
         "over_equal_mean": float(np.mean([lbbsp for _, lbbsp in run["pairs"]]) / np.mean([e for e, _ in run["pairs"]])),
         "efficiency": fixed_s / steady_s["lbbsp"],
         "of_work_rates": float(ideal_s / steady_s["lbbsp"]),
@@ -148,16 +152,19 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128, help="samples a rank")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lookaheads", type=int, nargs="*", default=[0, 8])
+    parser.add_argument("--runs", type=int, default=1, help="of each lookahead, in processes of their own")
     parser.add_argument("--lookahead", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--swapped", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments)
         return
     found = {}
     for lookahead in arguments.lookaheads:
-        settings = ["--pairs", str(arguments.pairs), "--batch", str(arguments.batch), "--seed", str(arguments.seed)]
-        run = workers.found(__file__, 2, [*settings, "--lookahead", str(lookahead)], 600)
-        found[f"lookahead {lookahead}"] = figures(run)
+        settings = ["--pairs", str(arguments.pairs), "--batch", str(arguments.batch), "--lookahead", str(lookahead)]
+        own = [["--seed", str(arguments.seed + run), *["--swapped"] * (run % 2)] for run in range(arguments.runs)]
+        runs = [workers.found(__file__, 2, [*settings, *each], 600) for each in own]
+        found[f"lookahead {lookahead}"] = figures(runs)
     for name, row in found.items():
         print(name, "  ".join(f"{key} {value}" for key, value in row.items()))
     workers.keep(arguments.json, found)

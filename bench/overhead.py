@@ -8,7 +8,8 @@ passes in our code in the training thread, waits for the plan alone apart: all-r
 The manager's CPU is a process of its own and given apart. `messages` is how many of rank 0's there were an iteration,
 1 where a job never rests; `plan_changes` are all that a rank saw. `helpers_ms_per_s` is the processor time of all other
 threads that balance() began on a rank, most of any rank: they run in the blocks without it too, so that `ratio` does
-not show them.
+not show them. With `--runs` figures are medians over runs, in every second one of which the balanced copy is made
+first; `runs` is each one's ratio.
 """
 
 import argparse
@@ -97,7 +98,8 @@ def worker(arguments: argparse.Namespace) -> None:
     """One rank: two copies of the model, one balanced; blocks in turn."""
     rank = workers.join()
     data = workers.Images(EPOCH_BLOCKS * BLOCK * arguments.batch * torch.distributed.get_world_size())
-    plain, balanced = workers.model(), workers.model()
+    made = [workers.model(), workers.model()]
+    balanced, plain = made if arguments.swapped else reversed(made)
     plain_loader: DataLoader = DataLoader(data, arguments.batch, sampler=DistributedSampler(data))
     with Helpers() as helpers:
         balanced, loader = balance(balanced, DataLoader(data, arguments.batch, sampler=DistributedSampler(data)))
@@ -157,16 +159,18 @@ def _block(ddp: Any, batches: Iterator[Any]) -> float:
     return (time.perf_counter() - began_s) / BLOCK
 
 
-def figures(run: dict[str, Any]) -> dict[str, Any]:
-    """Figures of one run."""
-    times = run["ranks"][0][0]
-    ratios = np.array(times["on"][WARM_UP_BLOCKS:]) / np.array(times["off"][WARM_UP_BLOCKS:])
+def figures(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Figures of all runs."""
+    times = [run["ranks"][0][0] for run in runs]
+    ratios = [np.array(time_s["on"][WARM_UP_BLOCKS:]) / np.array(time_s["off"][WARM_UP_BLOCKS:]) for time_s in times]
+    return workers.over_runs("ratio", ratios, [_of_run(run) for run in runs])
+
+
+def _of_run(run: dict[str, Any]) -> dict[str, float]:
     return {
-        "ratio": float(np.median(ratios)),
-        "interval_95": workers.interval_95(ratios),
         **{name: max(ours[name] for _, ours in run["ranks"]) for name in run["ranks"][0][1]},
         **{name: run[name] for name in ("manager_us", "messages", "plan_changes")},
-        "iteration_ms": 1e3 * statistics.median(times["off"][WARM_UP_BLOCKS:]),
+        "iteration_ms": 1e3 * statistics.median(run["ranks"][0][0]["off"][WARM_UP_BLOCKS:]),
     }
 
 
@@ -176,6 +180,8 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=25, help="pairs of blocks of 20 iterations")
     parser.add_argument("--batch", type=int, default=96, help="samples a rank")
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--runs", type=int, default=1, help="of each, in processes of their own")
+    parser.add_argument("--swapped", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments)
@@ -183,7 +189,8 @@ def main() -> None:
     found = {}
     for ranks in arguments.ranks:
         settings = ["--blocks", str(arguments.blocks), "--batch", str(arguments.batch * 2 // ranks)]
-        found[str(ranks)] = figures(workers.found(__file__, ranks, settings, 600))
+        orders = [["--swapped"] * (number % 2) for number in range(arguments.runs)]
+        found[str(ranks)] = figures([workers.found(__file__, ranks, [*settings, *order], 600) for order in orders])
     for ranks, row in found.items():
         print(f"{ranks} ranks", "  ".join(f"{key} {value}" for key, value in row.items()))
     result = {"ratio": found[str(arguments.ranks[0])]["ratio"], "detail": found}
