@@ -27,6 +27,9 @@ FIRST_FIT = 40
 AT_ONCE = 8
 """Workers fitted in one go; larger jobs take turns."""
 
+DIGITS = 9
+"""Decimals of what is fitted: an optimiser cut short makes more of a rounding than one would think."""
+
 MOST = 2.0
 """A forecast lies within this distance of the newest log speed."""
 
@@ -197,12 +200,13 @@ def fit_one(column: Array, order: Sequence[int], start: Array) -> Array | str:
     if spread < 1e-9:
         return "its speed has not changed"
     p, d, q = order
-    middle = 0.0 if d else float(column.mean())
-    begin = [*start[1:], float(np.diff(column, d).var() / spread**2) + 1e-6]
+    middle = float(column[0] if d else column.mean())
+    standard = ((column - middle) / spread).round(DIGITS)
+    begin = [*start[1:], float(np.diff(standard, d).var()) + 1e-6]
     try:
-        model = ARIMA((column - middle) / spread, order=(p, d, q), trend="n")
+        model = ARIMA(standard, order=(p, d, q), trend="n")
         fitted = model.fit(start_params=begin, method_kwargs={"warn_convergence": False, "maxiter": 30, "disp": 0})
     except (ValueError, np.linalg.LinAlgError) as error:
         return f"{type(error).__name__}: {error}"
-    found = np.concatenate(([middle], fitted.params[: p + q]))
+    found = np.concatenate(([0.0 if d else middle], fitted.params[: p + q]))
     return found if np.isfinite(found).all() else f"coefficients {found} are not finite"

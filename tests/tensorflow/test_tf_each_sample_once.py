@@ -38,7 +38,7 @@ def check(ranks: list[Walk], plan: Plan) -> None:
 CASES = {
     "two_ranks": (2, Plan()),
     "three_ranks": (3, Plan()),
-    "lookahead": (2, Plan(lookahead=(2, 0))),
+    "lookahead": (2, Plan(lookahead=(2, 0), epochs=5)),
     "pipeline": (2, Plan(pipeline=True, options={}, lookahead=(0, 3))),
 }
 
