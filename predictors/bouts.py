@@ -20,6 +20,8 @@ OLDER = 0.5
 """What an earlier bout of the same run of bouts still counts."""
 SKIM = 4
 """While they rest, the others are compared in each so many iterations: little is at stake between them."""
+AWAKE = 2
+"""Iterations told of one by one after which the job rests no more: one alone comes at an epoch's edge, too."""
 EARLY = 10
 """Iterations before the end of a rest from which sensors should be read again."""
 
@@ -34,7 +36,7 @@ class Bouts:
     def __init__(self, warm_up: int) -> None:
         self._warm_up = warm_up
         self._rest_left = self._warm_left = 0
-        self._idle = 0
+        self._idle = self._single = 0
         self._bout_left = FIRST
         self._next_rest = LEAST_REST
         self._count = self._won = self._squares = 0.0
@@ -61,7 +63,8 @@ class Bouts:
 
     def expect_mean_of(self, iterations: int) -> None:
         """Of so many iterations in one is the next step: of more than one where the job rests."""
-        self._idle = self._idle + 1 if iterations > 1 else 0
+        self._single = self._single + 1 if iterations == 1 else 0
+        self._idle = self._idle + 1 if iterations > 1 or (self._idle and self._single < AWAKE) else 0
         if self._idle:
             self._rest_left = max(0, self._rest_left - iterations)
             self._warm_left = self._warm_up

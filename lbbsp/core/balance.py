@@ -23,7 +23,7 @@ UNREST_S = 1e-3
 """What an iteration costs more where sizes move: decisions and messages that a job of equal sizes leaves out (`python
 bench/overhead.py`). A change away from equal sizes must promise so much more ..."""
 LASTS = 0.02
-"""... unless usual times promise enough: this is the share of the newest times in them. And where ..."""
+"""... unless usual times promise enough: this is the share of an iteration's in them. And where ..."""
 ONE_ALONE = 5.0
 """... one iteration alone promises less than so many times that beyond what a change must, it is not believed yet."""
 
@@ -63,7 +63,7 @@ class Balance:
         times_s = curves.time_s(self._equal)
         equal_s = float(times_s.max())
         promise = 1.0 - best_s / equal_s
-        self._usual_s += LASTS * (times_s - self._usual_s)
+        self._usual_s += (1.0 - (1.0 - LASTS) ** iterations) * (times_s - self._usual_s)
         self._promising = self._promising + iterations if promise >= asked else 0
         if promise < RETURN_AT * asked:
             self.sizes = self._equal

@@ -42,10 +42,14 @@ class Forecaster:
     def observe(self, speed: Array, sensors: Array, iterations: int = 1) -> None:
         """Learn from one iteration, or from the mean of so many: predictors count time by what they observe."""
         self.last = np.where(np.isfinite(speed), speed, self.last)
-        if (expect := getattr(self._predictor, "expect_mean_of", None)) is not None:
-            self._guarded(lambda: expect(iterations))
+        self._guarded(lambda: self._expect(iterations))
         for _ in range(min(iterations, self._horizon)):
             self._guarded(lambda: self._predictor.observe(speed.copy(), sensors.copy()))
+
+    def _expect(self, iterations: int) -> None:
+        """Predictors of others' may not know of means."""
+        if (expect := getattr(self._predictor, "expect_mean_of", None)) is not None:
+            expect(iterations)
 
     def forecast(self, sensors: Array) -> Array | None:
         """Speed at the horizon, finite and > 0; None before any rank has shown one.

@@ -19,8 +19,9 @@ FAR_AHEAD = 1000
 """Iterations beyond the newest closed one that a report may be of."""
 MOST_OPEN = 8
 """Iterations gathered at once; beyond it the one with the fewest reports is dropped. More with `together`."""
-FOLLOWS = 32
-"""A report of an iteration this near behind the newest closed one proves that what is missing before it is lost."""
+FOLLOWS = 96
+"""A report of an iteration this near behind the newest closed one proves that what is missing before it is lost. Three
+times what a report may be of at most: the next may be so far ahead, one below the limit as far behind that."""
 ABSURD_FACTOR = 1e4
 """An own time that differs more than this from the rank's last one is absurd."""
 ABSURD_IN_A_ROW = 20

@@ -1,5 +1,7 @@
 """Balanced sizes change only for a predicted gain above threshold and doubt, and then to the best ones."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -124,6 +126,16 @@ def test_what_lasts_is_followed_where_each_second_forecast_promises_too_little()
     """Nothing alone, and usually enough."""
     more, less = promising(0.086, 0.03), promising(0.019, 0.03)
     assert left_after(long_equal(0.03), [more, less] * 100) is not None
+
+
+@given(st.sampled_from([2, 16, 32]), st.floats(1.05, 1.3), st.sampled_from([0.02, 0.03, 0.05]))
+def test_usual_times_follow_by_iterations_however_many_are_told_of_at_once(group, slower, iteration_s):
+    curves = lines(iteration_s / HALF, slower * iteration_s / HALF)
+    singly, grouped = (
+        (left_after(long_equal(iteration_s), [curves] * 600, iterations) or math.inf) * iterations
+        for iterations in (1, group)
+    )
+    assert grouped <= singly + 2 * group
 
 
 def test_ranks_without_samples_promise_nothing_and_warn_of_nothing():

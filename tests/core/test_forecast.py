@@ -88,6 +88,24 @@ def test_an_unknown_predictor_is_named():
         Forecaster("oracle", 2, 0, 1)
 
 
+class Raising(Odd):
+    @property
+    def expect_mean_of(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("wrong", [5, lambda: None, lambda *arguments: 1 / 0, None])
+def test_a_predictor_whose_ear_for_means_is_no_good_is_counted_and_stops_nothing(monkeypatch, wrong):
+    odd = Odd(SPEED + 1.0)
+    odd.expect_mean_of = wrong
+    for answer in (odd, Raising(SPEED + 1.0)):
+        monkeypatch.setattr("lbbsp.core.forecast.make", lambda *args, answer=answer, **options: answer)
+        forecaster = Forecaster("odd", 3, 0, 1)
+        forecaster.observe(SPEED, NONE, 16)
+        assert forecaster.stepped_in == (0 if answer is odd and wrong is None else 1)
+        assert np.isfinite(forecaster.forecast(NONE)).all()
+
+
 @pytest.mark.parametrize(("iterations", "horizon", "observed"), [(1, 1, 1), (20, 1, 1), (3, 9, 3), (20, 9, 9)])
 def test_a_predictor_hears_of_how_many_iterations_it_sees_the_mean(monkeypatch, iterations, horizon, observed):
     heard = []

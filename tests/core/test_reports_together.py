@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbbsp.core.reports import Inbox, RejectedReport
+from lbbsp.core.reports import FOLLOWS, Inbox, RejectedReport
+from lbbsp.protocol import MOST_TOGETHER
 
-AT_ONCE = 8
+AT_ONCE = MOST_TOGETHER
 
 
 def add(inbox: Inbox, rank: int, iteration: int, together: int = AT_ONCE) -> list:
@@ -110,7 +111,7 @@ def test_a_report_of_several_stands_for_each_that_others_reported_alone() -> Non
     assert [one.time_s[2] for one in closed] == pytest.approx([0.1 * k for k in range(1, 7)])
 
 
-@pytest.mark.parametrize(("last", "iterations"), [(1, 8), (3, 8), (0, 8)])
+@pytest.mark.parametrize(("last", "iterations"), [(1, 8), (3, AT_ONCE), (0, 8)])
 def test_a_report_of_more_iterations_than_there_were_changes_no_closed_one(last: int, iterations: int) -> None:
     inbox = settled(2)
     if last == 0:
@@ -143,14 +144,29 @@ def test_one_report_of_many_that_closes_what_another_rank_reported_singly_weighs
     assert [one.iterations for one in closed] == [1] * 8
 
 
-@pytest.mark.parametrize("after", [1, 3, 8])
+@pytest.mark.parametrize("after", [1, 3, 8, AT_ONCE // 2 + 1, AT_ONCE])
 def test_of_two_ranks_the_one_still_heard_goes_on_closing_iterations_however_many_it_tells_of_at_once(after) -> None:
     inbox, closed = settled(2), []
     for rank in (0, 1):
-        closed += merged(inbox, rank, 8, 8)
-    last = 8
+        closed += merged(inbox, rank, AT_ONCE, AT_ONCE)
+    last = AT_ONCE
     while last < 2500:
         last += after
         closed += inbox.add(0, last, 8, 0.1, 1, 0.0, True, (), 0.0, after, after)
     assert inbox.closed is not None
     assert inbox.closed > last - 4 * AT_ONCE
+
+
+def test_reports_of_the_most_at_once_are_near_enough_to_prove_what_is_lost() -> None:
+    assert FOLLOWS >= 3 * MOST_TOGETHER
+
+
+@given(st.sampled_from([2, 4]), st.lists(st.integers(1, AT_ONCE), min_size=40, max_size=80))
+def test_where_half_of_the_ranks_are_heard_no_more_the_others_close_iterations_however_groups_grow(ranks, groups):
+    inbox, last = settled(ranks), 0
+    for count in groups:
+        last += count
+        for rank in range(ranks // 2):
+            inbox.add(rank, last, 8, 0.1, 1, 0.0, True, (), 0.0, count, count)
+    assert inbox.closed is not None
+    assert inbox.closed >= last - 3 * AT_ONCE

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lbbsp.core.accelerator import AcceleratorFit
 from lbbsp.core.bounds import Bounds
+from lbbsp.core.manager import BatchSizeManager, JobSpec
 from lbbsp.core.rules import RULES, Adaptive, LeaderStraggler, make
 from lbbsp.core.rules.base import within
 from lbbsp.core.sizing import Curves, allocate, fits
@@ -48,6 +49,21 @@ def test_a_rank_that_never_reports_stops_nothing(name):
     for _ in range(10):
         sizes = rule.propose(np.array([32.0, np.nan]), np.array([0.1, np.nan]), bounds)
         assert fits(sizes, bounds) is None
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_report_of_many_iterations_moves_a_rule_as_far_as_these_one_by_one(name):
+    bounds = Bounds(96, np.zeros(3), np.full(3, 96))
+    sizes = []
+    for group in (1, 16):
+        manager = BatchSizeManager(JobSpec(bounds), rule=name)
+        for last in range(group, 113, group):
+            now = manager.stats().sizes
+            for rank, speed in enumerate((100.0, 100.0, 60.0)):
+                manager.report(rank, last, int(now[rank]), now[rank] / speed, iterations=group, together=group)
+            manager.catch_up()
+        sizes.append(manager.stats().sizes)
+    assert np.abs(sizes[0] - sizes[1]).max() <= 3
 
 
 def test_unknown_rules_are_refused_by_name():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lbbsp.predictors import make
-from lbbsp.predictors.bouts import BOUT, EARLY, FIRST, LEAST_REST, MOST_REST, WORTH, Bouts
+from lbbsp.predictors.bouts import AWAKE, BOUT, EARLY, FIRST, LEAST_REST, MOST_REST, WORTH, Bouts
 from lbbsp.replay import steps
 
 WARM_UP = 4
@@ -78,7 +78,8 @@ def test_while_the_job_rests_a_bout_waits_and_a_rest_goes_on(before):
         counted.step(0.0)
         assert (counted.resting, counted.reading, counted.judged) == (True, False, False)
         assert counted._rest_left == max(0, rest_left - 30 * number)
-    counted.expect_mean_of(1)
+    for _ in range(AWAKE):
+        counted.expect_mean_of(1)
     assert counted.resting == (counted._rest_left > 0)
     assert not counted.judged, "they look on first"
     for _ in range(counted._rest_left + WARM_UP):
@@ -216,7 +217,8 @@ def test_in_a_job_that_rests_no_model_takes_part_or_is_in_charge_and_it_comes_ba
     (_, _, arx), charges, _ = followed(auto, *steady(rng, 100))
     assert arx == 0
     assert not any("arx" in names for names in charges)
-    auto.expect_mean_of(1)
+    for _ in range(AWAKE):
+        auto.expect_mean_of(1)
     (_, _, arx), charges, _ = followed(auto, *told_of(rng, 800))
     assert arx == 800
     assert charges[-1] == {"arx"}
@@ -227,8 +229,16 @@ def test_only_while_a_model_takes_part_is_there_anything_to_train():
     assert auto.trains
     auto.expect_mean_of(2)
     assert not auto.trains
-    auto.expect_mean_of(1)
+    for _ in range(AWAKE):
+        auto.expect_mean_of(1)
     assert auto.trains
+
+
+def test_an_iteration_told_of_alone_between_rests_wakes_nobody():
+    auto = make("auto:members=ema+narx", WORKERS, SENSORS)
+    for iterations in (31, 1, 31, 1, 31):
+        auto.expect_mean_of(iterations)
+        assert (auto.trains, auto.reads_sensors) == (False, False)
 
 
 def test_sensors_are_asked_for_again_before_a_rest_ends():
