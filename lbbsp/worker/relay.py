@@ -227,7 +227,7 @@ class Relay(threading.Thread):
         old = self._newest[0]
         vector = self._guarded(self._next_vector, old, plan) or old
         self._rests.sent(vector)
-        homes, rest = self._homes.follow(vector.sizes), self._rest(old, due)
+        homes, rest = self._homes.follow(vector.sizes), self._rest(old, due, vector)
         vector = replace(vector, sequence=due.sequence, homes=homes, rest=rest)
         with self._changed:
             self._newest = (vector, due.places)
@@ -240,9 +240,10 @@ class Relay(threading.Thread):
             self._sent_sequence = due.sequence
             self._changed.notify_all()
 
-    def _rest(self, old: Vector, due: Reduction) -> int:
+    def _rest(self, old: Vector, due: Reduction, new: Vector) -> int:
         together = 1 if self._ill else self._client.together
-        return self._rests.after(old, due.left, self.pacing.longest_s, together)
+        unanswered = new.based_on_iteration <= old.sequence and not self._client.away
+        return self._rests.after(old, due.left, self.pacing.longest_s, together, unanswered)
 
     def _learn(self, due: Reduction, plan: Plan | None) -> None:
         if self._reduced_s is not None:

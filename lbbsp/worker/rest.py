@@ -2,8 +2,8 @@
 
 Rank 0 alone decides, and says with each message how many reductions follow without one; one report tells of those
 that are alike. A rest ends with its epoch, and lasts under two seconds at the pace before it, and no more than a share
-of the calm before it: so sizes that must move after all are late for no more than that share of all iterations. Pure.
-Seconds.
+of the calm before it, less what other sizes took back: so a first change that lasts is followed late by no more than
+that share of the iterations before it. Pure. Seconds.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ SETTLED_AFTER = 50
 """... or with others that are equal but for so much of an equal size, once they have held for so many reductions ..."""
 APART_COSTS = 10
 """... and where each with other sizes takes so many of them back, so that a moment's doubt is soon forgotten ..."""
-CALM_A_REST = 8
+CALM_A_REST = 12
 """... and so many of which give one to the rest after them ..."""
 MOST_EQUAL = CALM_A_REST * MOST_TOGETHER
 """... and no more than these are remembered."""
@@ -79,7 +79,9 @@ class Rests:
     def _near(self) -> bool:
         return bool((np.abs(self._seen - self._equal) <= NEAR * self._equal).all())
 
-    def after(self, old: Vector, reductions_left: int, iteration_s: float, together: int) -> int:
+    def after(
+        self, old: Vector, reductions_left: int, iteration_s: float, together: int, unanswered: bool = False
+    ) -> int:
         """The rest that the message after `old` may open.
 
         A loop with several reductions to a draw has none: there the other ranks would have to wait for each message.
@@ -89,12 +91,13 @@ class Rests:
             reductions_left: in the epoch, after the one that the message follows.
             iteration_s: the longest of late.
             together: reports that the manager takes at once; 1 where it knows of no rests.
+            unanswered: the plan that follows the rest just over has not come: the next message shall have it.
         """
         if not self.calm or self._apart_for < CALM_AFTER or together <= 1 or not iteration_s > 0.0:
             self._in_a_row = 0
             self._paces_s.clear()
             return NEVER
-        if old.rest == NEVER:
+        if old.rest == NEVER or (unanswered and old.rest > 0):
             return 0
         if self._paces_s and iteration_s > LONGER * max(self._paces_s):
             self._in_a_row = 0

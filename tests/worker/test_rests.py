@@ -54,6 +54,11 @@ def test_a_message_opens_a_rest_only_where_the_one_before_let_it() -> None:
     assert opened(calm(), armed=0) == opened(calm(), armed=3) == MOST_TOGETHER - 1
 
 
+def test_where_the_plan_after_a_rest_has_not_come_the_next_message_is_not_far() -> None:
+    for armed, opens in ((MOST_TOGETHER - 1, 0), (1, 0), (0, MOST_TOGETHER - 1), (NEVER, 0)):
+        assert calm().after(Vector(EQUAL, rest=armed), 1000, SOON_S, MOST_TOGETHER, unanswered=True) == opens
+
+
 def test_nobody_rests_before_sizes_have_long_been_equal_or_when_they_are_no_longer() -> None:
     assert opened(Rests(EQUAL)) == NEVER
     rests = calm()
