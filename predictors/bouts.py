@@ -20,8 +20,9 @@ OLDER = 0.5
 """What an earlier bout of the same run of bouts still counts."""
 SKIM = 4
 """While they rest, the others are compared in each so many iterations: little is at stake between them."""
-AWAKE = 2
-"""Iterations told of one by one after which the job rests no more: one alone comes at an epoch's edge, too."""
+AWAKE = 4
+"""Iterations told of one by one after which the job rests no more: one alone comes at an epoch's edge, two where a plan
+comes too late for the message after a rest."""
 EARLY = 10
 """Iterations before the end of a rest from which sensors should be read again."""
 

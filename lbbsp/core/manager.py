@@ -272,8 +272,8 @@ class BatchSizeManager:
                 doubt = self._calm.doubt + self._late.doubt
                 self._balance.update(self._fit.curves(self._speeds), doubt, np.isfinite(speed), gathered.iterations)
             else:
-                for _ in range(gathered.iterations):
-                    self._balance.sizes = self._rule.propose(samples, time_s, self.limits.bounds)
+                bounds = self.limits.bounds
+                self._balance.sizes = self._rule.propose(samples, time_s, bounds, gathered.iterations)
         if self._in_flight:  # no plan was made in between: the newest was that of all these iterations
             self._in_flight.extend([self._in_flight[-1]] * (alike - 1))
         planned = self._in_flight[0] if len(self._in_flight) == self._horizon else None

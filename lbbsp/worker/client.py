@@ -74,6 +74,8 @@ class Client:
         """Iterations that the manager lets a report be of."""
         self.sensors_every = 1
         """Iterations between readings of sensors that the manager asks for."""
+        self.newest_sent: int
+        """The newest iteration that the manager was told of; -1: of none."""
         self.dropped = 0
         """Reports that could not be sent."""
         self.ignored = 0
@@ -94,7 +96,7 @@ class Client:
         self._held.clear()
         self._drop_lane()
         self._plan: Plan | None = None
-        self._newest_reported = -1
+        self._newest_reported = self.newest_sent = -1
         self._forget_welcome()
 
     def _forget_welcome(self) -> None:
@@ -182,6 +184,7 @@ class Client:
             self.pump()
         self._told_samples = report.max_samples
         if self._up and self._greeted and self.refused is None and self._send(report):
+            self.newest_sent = report.iteration
             return
         self.dropped += report.iterations
         if self._welcomed:

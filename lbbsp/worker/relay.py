@@ -38,6 +38,8 @@ T = TypeVar("T")
 IDLE_POLL_S = 1.0
 WATCH_S = 0.25
 """A plan that is missing where all have come in time is noticed after so long, unless a draw asks for it."""
+KNOWN_LATE = 2
+"""Reductions that other ranks' own times may be known later than rank 0's: a plan so far behind is the newest."""
 NAP_S = 1e-4
 FORK_WAIT_S = 5.0
 
@@ -242,7 +244,7 @@ class Relay(threading.Thread):
 
     def _rest(self, old: Vector, due: Reduction, new: Vector) -> int:
         together = 1 if self._ill else self._client.together
-        unanswered = new.based_on_iteration <= old.sequence and not self._client.away
+        unanswered = new.based_on_iteration + KNOWN_LATE < self._client.newest_sent and not self._client.away
         return self._rests.after(old, due.left, self.pacing.longest_s, together, unanswered)
 
     def _learn(self, due: Reduction, plan: Plan | None) -> None:

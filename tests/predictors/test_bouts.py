@@ -234,9 +234,9 @@ def test_only_while_a_model_takes_part_is_there_anything_to_train():
     assert auto.trains
 
 
-def test_an_iteration_told_of_alone_between_rests_wakes_nobody():
+def test_few_iterations_told_of_alone_between_rests_wake_nobody():
     auto = make("auto:members=ema+narx", WORKERS, SENSORS)
-    for iterations in (31, 1, 31, 1, 31):
+    for iterations in (31, 1, 31, 1, 1, 31, 1, 1, 1, 31):
         auto.expect_mean_of(iterations)
         assert (auto.trains, auto.reads_sensors) == (False, False)
 

@@ -10,7 +10,7 @@ from mesh import MemoryLink, Mesh
 from random_manager import ScriptedManager
 
 from lbbsp.core.bounds import Bounds
-from lbbsp.protocol import Hello, Report
+from lbbsp.protocol import MOST_TOGETHER, Hello, Report
 from lbbsp.worker.channel import Reduction
 from lbbsp.worker.client import Client
 from lbbsp.worker.pacing import REMEMBERED
@@ -159,6 +159,39 @@ def test_a_plan_that_is_missing_where_all_came_in_time_holds_the_others_up_but_f
     began_s = time.perf_counter()
     assert tuple(job.receive()[-4:-2]) == (6, 2), "while rank 0 does not draw"
     assert time.perf_counter() - began_s < 2 * WATCH_S
+
+
+class Resting(Told):
+    together = MOST_TOGETHER
+
+
+def rested(job: Job, answered: bool = True) -> Vector:
+    """Reductions through the end of the rest under way, and the message after it; was rank 1 heard in the rest?"""
+    newest, _ = job.relay.vector(0.0)
+    while job.number <= newest.holds_through:
+        job.number += 1
+        if answered or job.number > newest.holds_through:
+            job._report_of_rank_1()
+        report = Report(**IDS, rank=0, iteration=job.number, samples=4, own_time_s=1.0)
+        job.relay.reduction(Reduction(job.number, (), time.perf_counter(), report, left=1000))
+        newest_of_all, _ = job.relay.vector(0.0)
+        time.sleep(0.02)
+    job.mesh.receive(1)()
+    return newest_of_all
+
+
+def test_where_the_plan_of_a_rest_comes_too_late_the_next_message_is_not_a_rest_away() -> None:
+    with Resting() as manager:
+        job = Job(manager)
+        try:
+            while (newest := rested(job)).rest < 4:
+                assert job.number < 10 * CALM_AFTER
+            assert rested(job).rest > 0, "in time"
+            newest = rested(job, answered=False)
+            assert (newest.rest, newest.sequence - newest.based_on_iteration > 4) == (0, True)
+            assert rested(job).rest > 0, "once"
+        finally:
+            job.close()
 
 
 def test_a_pause_of_the_loop_is_no_part_of_the_pace_that_rests_go_by(job) -> None:

@@ -26,8 +26,8 @@ class Adaptive:
         self._threshold = threshold
         self._sizes: IntArray | None = None
 
-    def propose(self, samples: Array, time_s: Array, bounds: Bounds) -> IntArray:
-        """Learn from one iteration; the sizes to use next. See Rule."""
+    def propose(self, samples: Array, time_s: Array, bounds: Bounds, iterations: int = 1) -> IntArray:
+        """Learn from one observation, of however many iterations; the sizes to use next. See Rule."""
         self.fit.learn(samples, time_s)
         if self._sizes is None or fits(self._sizes, bounds):
             self._sizes = bounds.equal()

@@ -18,13 +18,14 @@ __all__ = ["Array", "Bounds", "IntArray", "Rule", "within"]
 class Rule(Protocol):
     """Decides sizes from what iterations showed; no clock, no randomness."""
 
-    def propose(self, samples: Array, time_s: Array, bounds: Bounds) -> IntArray:
-        """Learn from one closed iteration; the sizes to use next, int64 (ranks,), within the bounds.
+    def propose(self, samples: Array, time_s: Array, bounds: Bounds, iterations: int = 1) -> IntArray:
+        """Learn from what closed; the sizes to use next, int64 (ranks,), within the bounds.
 
         Args:
             samples: of each rank; NaN where it has no sound report.
             time_s: own time of each rank; NaN likewise.
             bounds: as they are now; they may change from call to call.
+            iterations: that these are the means of, where a job rests.
 
         Raises:
             BoundsError: the bounds allow no plan.

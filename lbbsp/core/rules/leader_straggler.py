@@ -31,14 +31,14 @@ class LeaderStraggler:
         self._iterations = 0
         self._moved: tuple[int, int] | None = None
 
-    def propose(self, samples: Array, time_s: Array, bounds: Bounds) -> IntArray:
-        """Learn from one iteration; the sizes to use next. See Rule."""
+    def propose(self, samples: Array, time_s: Array, bounds: Bounds, iterations: int = 1) -> IntArray:
+        """Learn from what closed; the sizes to use next. See Rule."""
         sizes = bounds.equal() if self._sizes is None else within(self._sizes, bounds)
         self._sizes = sizes
         known = np.isfinite(time_s) & (samples == sizes)
-        self._total += np.where(known, time_s, 0.0)
-        self._count += known
-        self._iterations += 1
+        self._total += iterations * np.where(known, time_s, 0.0)
+        self._count += iterations * known
+        self._iterations += iterations
         if self._iterations >= self._window and (self._count > 0).all():
             self._move(self._total / self._count, bounds)
             self._total[:], self._count[:], self._iterations = 0.0, 0.0, 0

@@ -23,11 +23,11 @@ class Linear:
         self._reference = global_batch / ranks
         self._sums: Array = np.zeros((5, ranks))
 
-    def propose(self, samples: Array, time_s: Array, bounds: Bounds) -> IntArray:
-        """Learn from one iteration; the sizes to use next. See Rule."""
+    def propose(self, samples: Array, time_s: Array, bounds: Bounds, iterations: int = 1) -> IntArray:
+        """Learn from what closed; the sizes to use next. See Rule."""
         known = np.isfinite(samples) & np.isfinite(time_s)
         x, t = np.where(known, samples / self._reference, 0.0), np.where(known, time_s, 0.0)
-        self._sums += np.stack([known.astype(np.float64), x, t, x * x, x * t])
+        self._sums += iterations * np.stack([known.astype(np.float64), x, t, x * x, x * t])
         if not (self._sums[0] > 0).all() or not (self._sums[1] > 0).all():
             return bounds.equal()
         return allocate(self._lines(), bounds)

@@ -35,10 +35,10 @@ class Menu:
         self._had: list[set[int]] = [set() for _ in range(ranks)]
         self._sizes: IntArray | None = None
 
-    def propose(self, samples: Array, time_s: Array, bounds: Bounds) -> IntArray:
-        """Learn from one iteration; the sizes to use next. See Rule."""
+    def propose(self, samples: Array, time_s: Array, bounds: Bounds, iterations: int = 1) -> IntArray:
+        """Learn from what closed; the sizes to use next. See Rule."""
         coarse = replace(bounds, granularity=self._coarse(bounds))
-        wanted = self._rule.propose(samples, time_s, coarse)
+        wanted = self._rule.propose(samples, time_s, coarse, iterations)
         if self._sizes is None or fits(self._sizes, bounds) or self._earns(wanted):
             self._sizes = wanted
         for had, size in zip(self._had, self._sizes.tolist(), strict=True):
