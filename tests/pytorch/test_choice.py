@@ -3,6 +3,7 @@
 One from outside keeps its own choice, as is told.
 """
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ def _embedded(rank: int, choice: dict[str, str]) -> tuple[str, list[str]] | None
     if child is None:
         return None
     asker = Asker(child.address, child.curve)
-    seen = asker.ask(Look(job=batches.balancer.terms.job))
+    until_s = time.monotonic() + 10.0  # training never waits for the manager, who may not have heard of it yet
+    while not (seen := asker.ask(Look(job=batches.balancer.terms.job))).predictor and time.monotonic() < until_s:
+        time.sleep(0.05)
     asker.close()
     return seen.predictor, Path(f"/proc/{child.process.pid}/cmdline").read_text().split("\0")
 
