@@ -3,7 +3,10 @@
 Two ranks, a core each. In each round every copy, balanced by a manager of its own with its predictor, trains for as
 long under the same seeded neighbours (generator `stays` of bench/neighbours.py, on both cores) as the others; who
 begins moves on by one each round. A ratio is the median over rounds of mean iteration times, with a bootstrap
-interval; below 1 is faster. `equal` trains with equal sizes. Keep the machine otherwise idle.
+interval; below 1 is faster. `equal` trains with equal sizes. Rounds of `--warm-up` count apart, as `..._at_first`:
+`auto` lets its models take part in the first 300 iterations of a job, and later while they are worth it. With `--runs`
+ratios are medians over launches, in each of which the copies are made in another order: where a copy lies in memory
+makes it up to 2 % slower for all of a launch. Keep the machine otherwise idle.
 """
 
 import argparse
@@ -81,31 +84,46 @@ def worker(arguments: argparse.Namespace) -> None:
             finally:
                 beside.stop()
     if rank == 0:
-        workers.write(arguments.out, rounds[arguments.warm_up :])
+        workers.write(arguments.out, rounds)
     for lane in lanes.values():
         if lane.balancer is not None:
             lane.balancer.close()
     workers.leave()
 
 
-def figures(rounds: list[dict[str, float]], seed: int) -> dict[str, Any]:
-    """Mean iteration time of each lane, and auto's over each other one's."""
-    lanes = list(rounds[0])
-    found: dict[str, Any] = {f"{name}_ms": 1e3 * float(np.mean([one[name] for one in rounds])) for name in lanes}
+Rounds = list[dict[str, float]]
+"""Of one launch: mean iteration time by lane, seconds."""
+
+
+def figures(runs: list[Rounds], warm_up: int, seed: int) -> dict[str, Any]:
+    """Mean iteration time of each lane, and auto's over each other one's; also in the rounds of the warm-up."""
+    lanes = sorted(runs[0][0])
+    counted = [one for rounds in runs for one in rounds[warm_up:]]
+    found: dict[str, Any] = {f"{name}_ms": 1e3 * float(np.mean([one[name] for one in counted])) for name in lanes}
     for name in lanes:
         if name != "auto" and "auto" in lanes:
-            found[f"auto_over_{name}"] = _paired(np.array([one["auto"] / one[name] for one in rounds]), seed)
+            found[f"auto_over_{name}"] = _paired([_ratios(rounds[warm_up:], name) for rounds in runs], seed)
+            if warm_up:
+                first = np.concatenate([_ratios(rounds[:warm_up], name) for rounds in runs])
+                found[f"auto_over_{name}_at_first"] = float(np.median(first))
     return found
 
 
-def _paired(ratios: np.ndarray, seed: int) -> dict[str, Any]:
-    return {"median": float(np.median(ratios)), "interval_95": workers.interval_95(ratios, seed), "rounds": len(ratios)}
+def _ratios(rounds: Rounds, name: str) -> np.ndarray:
+    return np.array([one["auto"] / one[name] for one in rounds])
+
+
+def _paired(runs: list[np.ndarray], seed: int) -> dict[str, Any]:
+    each = [float(np.median(ratios)) for ratios in runs]
+    interval = workers.interval_of_runs(runs, seed)
+    return {"median": float(np.median(each)), "interval_95": interval, "runs": each, "rounds": len(runs[0])}
 
 
 def main() -> None:
     """Run one job and print one table."""
     parser = workers.options(__doc__)
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--runs", type=int, default=1, help="launches, each of all rounds")
     parser.add_argument("--warm-up", type=int, default=1, help="rounds before those that count")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each lane in each round")
     parser.add_argument("--batch", type=int, default=96, help="samples a rank")
@@ -116,11 +134,15 @@ def main() -> None:
         worker(arguments)
         return
     limit_s = 60 + 2 * (arguments.rounds + arguments.warm_up) * len(arguments.lanes) * (arguments.seconds + 1)
-    result = figures(workers.found(__file__, 2, sys.argv[1:], limit_s), arguments.seed)
+    lanes = arguments.lanes
+    shifts = [number % len(lanes) for number in range(arguments.runs)]
+    orders = [["--lanes", *lanes[shift:], *lanes[:shift]] for shift in shifts]
+    runs = [workers.found(__file__, 2, [*sys.argv[1:], *order], limit_s) for order in orders]
+    result = figures(runs, arguments.warm_up, arguments.seed)
     print(f"# python bench/live_predictors.py {' '.join(sys.argv[1:])}   (2 ranks, seed {arguments.seed})")
     for name, value in result.items():
-        shown = f"{value:.1f}" if isinstance(value, float) else f"{value['median']:.3f} {value['interval_95']}"
-        print(f"{name:>16} {shown}")
+        shown = f"{value:.3f}" if isinstance(value, float) else "  ".join(f"{key} {one}" for key, one in value.items())
+        print(f"{name:>24} {shown}")
     workers.keep(arguments.json, result)
 
 
