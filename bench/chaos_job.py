@@ -89,9 +89,13 @@ def end_with_the_rank(worker: int) -> None:
 
 
 def network(program: Program) -> nn.Module:
-    """The same at each start."""
-    torch.manual_seed(program.seed)
-    return nn.Sequential(nn.Linear(WIDTH, 7), nn.Tanh(), nn.Linear(7, 1)).double()
+    """The same at each start, also where threads make several at once: torch's own generator is one for them all."""
+    generator = torch.Generator().manual_seed(program.seed)
+    made = nn.Sequential(nn.Linear(WIDTH, 7), nn.Tanh(), nn.Linear(7, 1)).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.uniform_(-0.5, 0.5, generator=generator)
+    return made
 
 
 def loss_of(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def played():
 def counted(found, program=PROGRAM):
     counts = chaos_path.judge(program, found)
     return {name: counts[name] for name in ("lost", "repeated", "unequal_plans", "wrong_gradients")}
+
+
+def first_weights(seed):
+    return flat(chaos_path.Single(replace(PROGRAM, seed=seed)).parameters)
+
+
+def test_schedules_that_are_judged_at_once_are_compared_with_the_weights_that_their_jobs_began_with():
+    seeds = [number % 3 for number in range(300)]
+    alone = [first_weights(seed) for seed in seeds]
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(first_weights, seeds)) == alone
 
 
 NONE = {"lost": 0, "repeated": 0, "unequal_plans": 0, "wrong_gradients": 0}
