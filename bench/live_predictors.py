@@ -95,14 +95,15 @@ Rounds = list[dict[str, float]]
 """Of one launch: mean iteration time by lane, seconds."""
 
 
-def figures(runs: list[Rounds], warm_up: int, seed: int) -> dict[str, Any]:
+def figures(runs: list[Rounds], warm_up: int) -> dict[str, Any]:
     """Mean iteration time of each lane, and auto's over each other one's; also in the rounds of the warm-up."""
     lanes = sorted(runs[0][0])
     counted = [one for rounds in runs for one in rounds[warm_up:]]
     found: dict[str, Any] = {f"{name}_ms": 1e3 * float(np.mean([one[name] for one in counted])) for name in lanes}
     for name in lanes:
         if name != "auto" and "auto" in lanes:
-            found[f"auto_over_{name}"] = _paired([_ratios(rounds[warm_up:], name) for rounds in runs], seed)
+            ratios = [_ratios(rounds[warm_up:], name) for rounds in runs]
+            found[f"auto_over_{name}"] = workers.over_runs("median", ratios, [{"rounds": len(one)} for one in ratios])
             if warm_up:
                 first = np.concatenate([_ratios(rounds[:warm_up], name) for rounds in runs])
                 found[f"auto_over_{name}_at_first"] = float(np.median(first))
@@ -111,12 +112,6 @@ def figures(runs: list[Rounds], warm_up: int, seed: int) -> dict[str, Any]:
 
 def _ratios(rounds: Rounds, name: str) -> np.ndarray:
     return np.array([one["auto"] / one[name] for one in rounds])
-
-
-def _paired(runs: list[np.ndarray], seed: int) -> dict[str, Any]:
-    each = [float(np.median(ratios)) for ratios in runs]
-    interval = workers.interval_of_runs(runs, seed)
-    return {"median": float(np.median(each)), "interval_95": interval, "runs": each, "rounds": len(runs[0])}
 
 
 def main() -> None:
@@ -138,7 +133,7 @@ def main() -> None:
     shifts = [number % len(lanes) for number in range(arguments.runs)]
     orders = [["--lanes", *lanes[shift:], *lanes[:shift]] for shift in shifts]
     runs = [workers.found(__file__, 2, [*sys.argv[1:], *order], limit_s) for order in orders]
-    result = figures(runs, arguments.warm_up, arguments.seed)
+    result = figures(runs, arguments.warm_up)
     print(f"# python bench/live_predictors.py {' '.join(sys.argv[1:])}   (2 ranks, seed {arguments.seed})")
     for name, value in result.items():
         shown = f"{value:.3f}" if isinstance(value, float) else "  ".join(f"{key} {one}" for key, one in value.items())
