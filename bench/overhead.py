@@ -1,5 +1,6 @@
 """What the adapter costs: equal ranks, balance() on against off, in alternating blocks of one run.
 
+One copy of the model is trained, with our hooks on it and our loader or without: off on on off on, and so forth.
 Epochs last 200 iterations, and the first of them is not counted: a job's sizes, and the machine, have to come to rest.
 `ratio` is the median over block pairs of the mean iteration time with over that without, with a bootstrap interval;
 `our_us_per_iteration` is our own code on a rank, most of any rank, by the processor time of the training thread inside
@@ -8,8 +9,7 @@ passes in our code in the training thread, waits for the plan alone apart: all-r
 The manager's CPU is a process of its own and given apart. `messages` is how many of rank 0's there were an iteration,
 1 where a job never rests; `plan_changes` are all that a rank saw. `helpers_ms_per_s` is the processor time of all other
 threads that balance() began on a rank, most of any rank: they run in the blocks without it too, so that `ratio` does
-not show them. With `--runs` figures are medians over runs, in every second one of which the balanced copy is made
-first; `runs` is each one's ratio.
+not show them. With `--runs` figures are medians over runs; `runs` is each one's ratio.
 """
 
 import argparse
@@ -95,14 +95,14 @@ def _threads() -> set[str]:
 
 
 def worker(arguments: argparse.Namespace) -> None:
-    """One rank: two copies of the model, one balanced; blocks in turn."""
+    """One rank: one model, balanced in every second block."""
     rank = workers.join()
     data = workers.Images(EPOCH_BLOCKS * BLOCK * arguments.batch * torch.distributed.get_world_size())
-    made = [workers.model(), workers.model()]
-    balanced, plain = made if arguments.swapped else reversed(made)
+    ddp = workers.model()
     plain_loader: DataLoader = DataLoader(data, arguments.batch, sampler=DistributedSampler(data))
     with Helpers() as helpers:
-        balanced, loader = balance(balanced, DataLoader(data, arguments.batch, sampler=DistributedSampler(data)))
+        ddp, loader = balance(ddp, DataLoader(data, arguments.batch, sampler=DistributedSampler(data)))
+    hooks = workers.Hooks(loader.balancer)
     follower = loader.balancer.follower
     meter = Meter(follower.channel if isinstance(follower.channel, threading.Thread) else None)
     meter.wrap(follower.channel, "vector", wait=True)
@@ -113,15 +113,17 @@ def worker(arguments: argparse.Namespace) -> None:
     messages = workers.Calls(loader.balancer.control, "send")
     manager_s = helpers_s = began_s = 0.0
     times: dict[str, list[float]] = {"off": [], "on": []}
-    lanes = (("off", plain, _batches(plain_loader)), ("on", balanced, _batches(loader)))
+    lanes = [("off", _batches(plain_loader)), ("on", _batches(loader))]
     for block in range(arguments.blocks + WARM_UP_BLOCKS):
         if block == WARM_UP_BLOCKS:
             meter.reset()
             messages.count = 0
             manager_s = -_manager_s(loader)
             helpers_s, began_s = -helpers.cpu_s(), -time.perf_counter()
-        for name, ddp, batches in lanes:
+        for name, batches in lanes:
+            hooks.put(name == "on")
             times[name].append(_block(ddp, batches))
+        lanes.reverse()
     ours_us = meter.figures_us(arguments.blocks * BLOCK)
     ours_us["helpers_ms_per_s"] = 1e3 * (helpers_s + helpers.cpu_s()) / (began_s + time.perf_counter())
     manager_s += _manager_s(loader)
@@ -181,7 +183,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=96, help="samples a rank")
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--runs", type=int, default=1, help="of each, in processes of their own")
-    parser.add_argument("--swapped", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments)
@@ -189,8 +190,7 @@ def main() -> None:
     found = {}
     for ranks in arguments.ranks:
         settings = ["--blocks", str(arguments.blocks), "--batch", str(arguments.batch * 2 // ranks)]
-        orders = [["--swapped"] * (number % 2) for number in range(arguments.runs)]
-        found[str(ranks)] = figures([workers.found(__file__, ranks, [*settings, *order], 600) for order in orders])
+        found[str(ranks)] = figures([workers.found(__file__, ranks, settings, 600) for _ in range(arguments.runs)])
     for ranks, row in found.items():
         print(f"{ranks} ranks", "  ".join(f"{key} {value}" for key, value in row.items()))
     result = {"ratio": found[str(arguments.ranks[0])]["ratio"], "detail": found}
